@@ -1,0 +1,83 @@
+# Each target stands on its own, on a bare clone as on the tenth call: it makes .venv, installs what
+# it needs into it (again only when pyproject.toml or constraints.txt change), then does its work.
+
+SHELL := /bin/sh
+VENV ?= .venv
+PY := $(VENV)/bin/python
+ARGS ?=
+HOST ?= 127.0.0.1
+PORT ?= 5500
+MLFLOW_DIR ?= .spa/mlflow
+WORKERS ?= auto
+
+# Metaflow wants a user name, which a bare container doesn't set.
+USER ?= $(shell id -un)
+export USER
+export MLFLOW_DISABLE_TELEMETRY := true
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# The first of these that starts, is 3.11 or 3.12, and can make virtual environments.
+FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3 python,$(shell $(p) -c '$(FITS)' >/dev/null 2>&1 && echo $(p))))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test quick lint format ui bench clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo 'ARGS="..." is handed on to run, test, quick and bench; PYTHON=... picks the interpreter.'
+
+run: $(VENV)/.installed ## The whole recipe on FrozenLake; ARGS="--seed 1"
+	$(PY) flows/spa_flow.py run --env frozenlake $(ARGS)
+
+test: lint ## Lint, types, and every test that this machine can run
+	$(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile \
+	  -m "not gpu and not verl and not reference" $(ARGS)
+
+quick: $(VENV)/.installed-dev ## The tests without the slow ones
+	$(PY) -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(VENV)/.installed-dev ## Let ruff lay out the code
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+ui: $(VENV)/.installed ## MLflow on the local store; PORT=5501
+	@$(PY) -c 'import socket; s = socket.socket(); \
+	  s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("$(HOST)", $(PORT)))' \
+	  >/dev/null 2>&1 || { echo "make ui: can't listen on $(HOST):$(PORT); most likely another \
+	program does. Stop it, or choose another port: make ui PORT=5501" >&2; exit 1; }
+	@test -f $(MLFLOW_DIR)/mlflow.db || echo "make ui: no runs in $(MLFLOW_DIR) yet; 'make run' writes the first."
+	@mkdir -p $(MLFLOW_DIR)/artifacts
+	@echo "MLflow: http://$(HOST):$(PORT)  (Ctrl-C ends it)"
+	$(PY) -m mlflow server --host $(HOST) --port $(PORT) --workers 1 \
+	  --backend-store-uri sqlite:///$(MLFLOW_DIR)/mlflow.db --artifacts-destination $(MLFLOW_DIR)/artifacts
+
+bench: $(VENV)/.installed ## Time the environments
+	$(PY) -m benchmarks.envs $(ARGS)
+
+clean: ## Remove the virtual environment and caches; runs and metrics stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(PY):
+	@python="$(PYTHON)"; test -n "$$python" || { echo "make: no Python 3.11 or 3.12 with the venv \
+	module found (tried python3.11, python3.12, python3, python). Install one (on Debian also its \
+	-venv package), or name it: make PYTHON=path/to/python3.12 ..." >&2; exit 1; }; \
+	"$$python" -c '$(FITS)' >/dev/null 2>&1 || { echo "make: PYTHON=$$python isn't Python 3.11 or \
+	3.12 with the venv module. Name another: make PYTHON=path/to/python3.12 ..." >&2; exit 1; }; \
+	echo "making $(VENV) with $$("$$python" --version)"; "$$python" -m venv --clear $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
+	@echo "installing into $(VENV): two minutes or so, once"
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(PY)
+	@echo "installing into $(VENV), with what the tests need: two minutes or so, once"
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.installed

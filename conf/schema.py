@@ -1,0 +1,283 @@
+"""Every setting, typed. Values and their sources stand in the YAML files beside this module.
+
+The defaults here are neutral; a profile (`conf/profile/*.yaml`) gives the numbers of a run. Names
+are RAGEN's and verl's where they have one (`env_groups`, `group_size`, `max_turns`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class EnvSection:
+    """The world, and how an episode in it is played."""
+
+    id: str = "frozenlake"
+    """A registered id or `module:Class`."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Constructor arguments that differ from the id's own."""
+    max_turns: int = 10
+    max_actions_per_turn: int = 1
+    max_actions: int = 10
+    """Action budget of an episode."""
+    action_separator: str = "||"
+
+
+@dataclass
+class PromptSection:
+    """What the model is shown and what it is asked to write."""
+
+    response_format: str = "world_model"
+    """world_model | plain | answer_only"""
+    style: str = "full"
+    """full (rules, format, budget) | state_only (the bare state)"""
+    history: str = "full"
+    """full | last_k | single_turn"""
+    last_k: int = 3
+    """Earlier turns shown when `history: last_k`."""
+    state_shown: str = "grid_coords"
+    """State format of the prompt: grid | coords | grid_coords | coords_grid"""
+    observation: str = "grid_coords"
+    """State format that `<observation>` must hold."""
+    prediction: str = "grid_coords"
+    """State format that `<prediction>` must hold."""
+    lenient: bool = True
+    """Play the readable actions of a malformed answer (it is counted malformed all the same)."""
+
+
+@dataclass
+class SamplingSection:
+    """How answers are drawn in every stage but evaluation."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 400
+    max_model_len: int = 3600
+    """Prompt and answer together; a prompt that leaves no room ends the episode (CONTEXT_FULL)."""
+
+
+@dataclass
+class ModelSection:
+    """The model. `path` is a Hugging Face directory or hub name; empty builds one from scratch."""
+
+    name: str = "tiny"
+    path: str = ""
+    revision: str = ""
+    trust_remote_code: bool = False
+    from_scratch: bool = True
+    """A model from scratch can't speak yet: its first self-play round is played at random."""
+    hidden_size: int = 64
+    num_layers: int = 2
+    num_heads: int = 4
+    ffn_size: int = 128
+    max_positions: int = 256
+    init_seed: int = 0
+    init_std: float = 0.0
+    """Deviation of the initial weights; 0 is hidden_size ** -0.5."""
+    dtype: str = "float32"
+    lora_rank: int = 0
+    """0 trains every parameter."""
+    lora_alpha: int = 64
+
+
+@dataclass
+class SelfplaySection:
+    """Self-play that makes the finetuning data."""
+
+    rounds: int = 1
+    """From the second round on the finetuned model plays itself."""
+    policy: str = "auto"
+    """auto (the model; random in the first round from scratch) | model | random | oracle"""
+    states: str = "truth"
+    """truth | self_belief: what stands in the state tags of the data."""
+    prediction: str = "sampled"
+    """sampled (the next state that came) | likeliest (of a world of chance: its likeliest one)"""
+    env_groups: int = 32
+    group_size: int = 8
+    batches: int = 5
+    base_seed: int = 0
+
+
+@dataclass
+class FilterSection:
+    """Which rows of self-play are kept."""
+
+    enabled: bool = True
+    min_yield: float = 0.05
+    """Share of rows that must survive; below it the stage refuses to go on."""
+    max_response_chars: int = 0
+    """0 is no limit."""
+    deduplicate: bool = False
+    validation_share: float = 0.1
+    """Share of puzzles held out for the validation loss."""
+    num_examples: int = 5
+    """Examples kept for each reason of dropping."""
+
+
+@dataclass
+class SFTSection:
+    """Supervised finetuning, the paper's equations 1 and 2."""
+
+    target: str = "states"
+    """states (true states are taught) | format (from scratch only: well-formed play, no states)"""
+    state_loss: str = "train"
+    """train | mask | strip"""
+    backend: str = "auto"
+    """auto | local | verl"""
+    max_steps: int = 0
+    """Optimizer steps; 0 takes `epochs`."""
+    epochs: int = 5
+    batch_size: int = 16
+    optimizer: str = "adamw"
+    """adamw | muon (for the hidden matrices, AdamW for the rest)"""
+    lr: float = 1e-4
+    muon_lr: float = 0.02
+    warmup_steps: int = 20
+    schedule: str = "cosine"
+    """cosine | constant"""
+    min_lr_ratio: float = 0.0
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.95
+    max_grad_norm: float = 1.0
+    max_length: int = 2048
+    eval_every: int = 0
+    """Steps between validation losses; 0 evaluates at the end only."""
+    save_every: int = 0
+    """Steps between checkpoints; 0 saves at the end only."""
+    probe_puzzles: int = 32
+    """Held-out puzzles that the gate after SFT plays."""
+    min_format_rate: float = 0.0
+    """Gate: well-formed share of the probe below which the stage fails."""
+
+
+@dataclass
+class PPOSection:
+    """Reinforcement learning."""
+
+    backend: str = "auto"
+    """auto | local | verl"""
+    total_steps: int = 200
+    time_limit_s: float = 0.0
+    """Stop after this many seconds of training; 0 is no limit."""
+    env_groups: int = 32
+    group_size: int = 8
+    advantage: str = "turn"
+    """turn (GAE over turns) | token (GAE over tokens)"""
+    gamma: float = 1.0
+    lam: float = 1.0
+    normalize_advantages: bool = True
+    use_critic: bool = True
+    critic_warmup: int = 0
+    ppo_epochs: int = 1
+    minibatch_size: int = 64
+    """Samples (turns in single_turn and last_k history, episodes in full history) an update."""
+    optimizer: str = "adamw"
+    """adamw | muon (of the actor's hidden matrices, AdamW for the rest; the critic has AdamW)"""
+    lr: float = 1e-6
+    muon_lr: float = 0.002
+    critic_lr: float = 1e-5
+    lr_schedule: str = "constant"
+    """constant | linear | cosine"""
+    min_lr_ratio: float = 0.0
+    warmup_steps: int = 0
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    max_grad_norm: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float = 3.0
+    """0 turns it off."""
+    value_clip: float = 0.5
+    """0 turns it off."""
+    entropy_coef: float = 0.001
+    kl_coef: float = 0.0
+    """Weight of the k3 estimate of KL(policy || SFT model) in the loss."""
+    format_penalty: float = -0.1
+    """Added to a turn whose answer is malformed."""
+    ineffective_penalty: float = 0.0
+    """Added to a turn whose actions changed nothing."""
+    filter_ratio: float = 1.0
+    """Share of groups, by reward deviation, that is trained on."""
+    save_every: int = 0
+    probe_every: int = 0
+    """Steps between evaluations on validation puzzles; 0 is never."""
+    probe_puzzles: int = 64
+    probe_samples: int = 1
+    base_seed: int = 1_000_000
+
+
+@dataclass
+class EvaluationSection:
+    """The honest measures."""
+
+    puzzles: int = 128
+    samples: int = 8
+    temperature: float = 1.0
+    pass_k: list[int] = field(default_factory=lambda: [1, 8])
+    split: str = "test"
+    """validation | test: puzzles that no other stage has seen."""
+    base_seed: int = 2_000_000
+    bootstrap: int = 2000
+    confidence: float = 0.95
+
+
+@dataclass
+class ResourceSection:
+    """What one step may use, by Metaflow's names."""
+
+    cpu: int = 1
+    gpu: int = 0
+    memory: int = 4096
+    """MB"""
+
+
+@dataclass
+class ResourcesSection:
+    """Resources of each step; they follow profile and cluster, never the environment."""
+
+    start: ResourceSection = field(default_factory=ResourceSection)
+    selfplay_generate: ResourceSection = field(default_factory=ResourceSection)
+    filter_format: ResourceSection = field(default_factory=ResourceSection)
+    sft_train: ResourceSection = field(default_factory=ResourceSection)
+    ppo_train: ResourceSection = field(default_factory=ResourceSection)
+    evaluate: ResourceSection = field(default_factory=ResourceSection)
+
+
+@dataclass
+class TrackingSection:
+    """Metrics: a JSONL file is the truth, MLflow is fed from it."""
+
+    enabled: bool = True
+    uri: str = ""
+    """MLflow tracking URI; empty is a SQLite store in `.spa/mlflow` under the working directory."""
+    experiment: str = "spa"
+
+
+@dataclass
+class Config:
+    """One environment's resolved settings."""
+
+    seed: int = 0
+    profile: str = "laptop"
+    experiment: str = "spa"
+    cluster: str = "local"
+    log_level: str = "info"
+    workers: int = 0
+    """Processes of the local backend; 0 takes the cores that the stage may use, at most 8."""
+    device: str = "auto"
+    """auto | cpu | cuda"""
+    env: EnvSection = field(default_factory=EnvSection)
+    model: ModelSection = field(default_factory=ModelSection)
+    prompt: PromptSection = field(default_factory=PromptSection)
+    sampling: SamplingSection = field(default_factory=SamplingSection)
+    selfplay: SelfplaySection = field(default_factory=SelfplaySection)
+    filter: FilterSection = field(default_factory=FilterSection)
+    sft: SFTSection = field(default_factory=SFTSection)
+    ppo: PPOSection = field(default_factory=PPOSection)
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    resources: ResourcesSection = field(default_factory=ResourcesSection)
+    tracking: TrackingSection = field(default_factory=TrackingSection)

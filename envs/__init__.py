@@ -1,0 +1,139 @@
+"""Text environments by name: `envs.make("frozenlake", size=6)`.
+
+An id is a registered name (`frozenlake`, or `spa/frozenlake` as Gymnasium's registry spells it),
+a name that an installed package publishes under the entry point group `spa.envs`, or
+`package.module:Class`. Importing this package imports no game: its module is loaded by `make`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from envs.base import TextEnv
+from envs.errors import EnvironmentConfigError, EnvironmentIdError, unknown_name
+
+__all__ = [
+    "EnvironmentConfigError",
+    "EnvironmentIdError",
+    "TextEnv",
+    "list_ids",
+    "make",
+    "register",
+    "spec_of",
+]
+
+NAMESPACE = "spa/"
+ENTRY_POINT_GROUP = "spa.envs"
+_PIPELINE_ARGUMENTS = {"self", "render_mode"}
+
+
+def make(env_id: str, **kwargs: Any) -> gymnasium.Env[str, str]:
+    """A wrapped environment; its `TextEnv` is `.unwrapped`.
+
+    `kwargs` go over the id's own arguments. Raises `EnvironmentIdError` for an id that leads
+    nowhere and `EnvironmentConfigError` for an argument that the environment doesn't take.
+    """
+    spec = _spec(env_id)
+    _check_arguments(env_id, _creator(env_id), kwargs)
+    env: gymnasium.Env[str, str] = gymnasium.make(spec, **kwargs)
+    if not isinstance(env.unwrapped, TextEnv):
+        raise _not_a_game(env_id, type(env.unwrapped))
+    return env
+
+
+def register(name: str, entry_point: str, **kwargs: Any) -> None:
+    """Put an environment under `spa/<name>` in Gymnasium's registry; `kwargs` are its defaults.
+
+    Gymnasium's per-step checker stays off: `envs.testing.check_text_env` is run once instead.
+    """
+    gymnasium.register(
+        id=NAMESPACE + name, entry_point=entry_point, kwargs=kwargs, disable_env_checker=True
+    )
+
+
+def list_ids() -> list[str]:
+    """Every registered name, those of installed packages included, in alphabetical order."""
+    _load_entry_points()
+    names = (key.removeprefix(NAMESPACE) for key in gymnasium.registry if key[:4] == NAMESPACE)
+    return sorted(names)
+
+
+def spec_of(env_id: str) -> dict[str, Any]:
+    """The arguments that `make(env_id)` plays with: the class's defaults under the id's own."""
+    parameters = inspect.signature(_creator(env_id)).parameters.values()
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.name not in _PIPELINE_ARGUMENTS and parameter.default is not parameter.empty
+    }
+    return defaults | _spec(env_id).kwargs
+
+
+def _spec(env_id: str) -> EnvSpec:
+    """Gymnasium's record of an id."""
+    name = env_id.removeprefix(NAMESPACE)
+    if ":" in name:
+        return EnvSpec(id=NAMESPACE + name, entry_point=name, disable_env_checker=True)
+    if NAMESPACE + name not in gymnasium.registry:
+        _load_entry_points()
+    if NAMESPACE + name not in gymnasium.registry:
+        message = unknown_name("environment", env_id, list_ids(), also="'module:Class'")
+        raise EnvironmentIdError(message)
+    return gymnasium.registry[NAMESPACE + name]
+
+
+@cache
+def _load_entry_points() -> None:
+    """Register what installed packages publish; a name that is taken stays as it is."""
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if NAMESPACE + point.name not in gymnasium.registry:
+            register(point.name, point.value)
+
+
+@cache
+def _creator(env_id: str) -> Callable[..., TextEnv]:
+    """The class or factory behind an id."""
+    target = _spec(env_id).entry_point
+    assert isinstance(target, str), target
+    module_name, _, attribute = target.partition(":")
+    try:
+        creator: Callable[..., TextEnv] = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise EnvironmentIdError(
+            f"environment {env_id!r} points to {target!r}, which can't be loaded: {error}. "
+            "Write it as 'package.module:Class' and see that the package can be imported."
+        ) from error
+    is_game = issubclass(creator, TextEnv) if inspect.isclass(creator) else callable(creator)
+    if not is_game:
+        raise _not_a_game(env_id, creator)
+    return creator
+
+
+def _not_a_game(env_id: str, found: object) -> EnvironmentIdError:
+    return EnvironmentIdError(
+        f"environment {env_id!r} leads to {found!r}, which is not a TextEnv; "
+        "derive the class from envs.base.TextEnv."
+    )
+
+
+def _check_arguments(env_id: str, creator: Callable[..., TextEnv], kwargs: dict[str, Any]) -> None:
+    parameters = inspect.signature(creator).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in kwargs:
+        if name not in parameters:
+            known = [known for known in parameters if known not in _PIPELINE_ARGUMENTS]
+            raise EnvironmentConfigError(unknown_name(f"argument of {env_id}", name, known))
+
+
+register("frozenlake", "envs.frozenlake:FrozenLake")
+register("frozenlake_deterministic", "envs.frozenlake:FrozenLake", intended_prob=1.0)
+register("frozenlake_upstream", "envs.frozenlake:FrozenLake", intended_prob=1 / 3)

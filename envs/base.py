@@ -1,0 +1,107 @@
+"""`TextEnv`: an ordinary Gymnasium environment whose observations and actions are text.
+
+An environment knows its game and nothing else: no tags, turns, action budgets, format penalties,
+chat templates or tokenizers (those live in `steps.agent`). Besides Gymnasium's interface it
+publishes what world-model training needs: the true state in words, a canonical key of the puzzle,
+what the world would do next, and an optimal move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+GRID, COORDS = "grid", "coords"
+GRID_COORDS, COORDS_GRID = "grid_coords", "coords_grid"
+STATE_FORMATS = (GRID, COORDS, GRID_COORDS, COORDS_GRID)
+
+
+class TextSpace(gymnasium.Space[str]):
+    """Every string. `sample` draws from `examples`.
+
+    Gymnasium's own `Text` space bounds characters and length, and its checker then raises on `_`,
+    a newline or `√`; here an answer of a model is always a member, and the game judges it.
+    """
+
+    def __init__(self, examples: Iterable[str] = ("",), seed: int | None = None) -> None:
+        self.examples = tuple(examples)
+        super().__init__(None, str, seed)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """One of the examples, uniformly."""
+        return self.examples[int(self.np_random.integers(len(self.examples)))]
+
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a string."""
+        return isinstance(x, str)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Strings have no fixed size."""
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextSpace) and self.examples == other.examples
+
+    def __hash__(self) -> int:
+        return hash(self.examples)
+
+    def __repr__(self) -> str:
+        return f"TextSpace({len(self.examples)} examples)"
+
+
+class TextEnv(gymnasium.Env[str, str], ABC):
+    """A game in text.
+
+    `reset` and `step` follow Gymnasium. `info` holds `success` (a fact of the game),
+    `action_is_valid` (the text is an action) and `action_is_effective` (it changed the state), as
+    builtin `bool`. A text that is no action changes nothing, costs nothing but the step, and never
+    raises. Only `self.np_random` draws: one seed is one board and one stream of dynamics.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012
+    render_mode: str | None = None
+    instruction: str = ""
+    """The rules, for the model's first message."""
+    action_names: tuple[str, ...] | None = None
+    """Every action, where they are few; None where any text may be one."""
+
+    @abstractmethod
+    def describe(self, state_format: str = GRID_COORDS) -> str:
+        """The true state in words; grid formats hold the board, coordinate formats every entity."""
+
+    @abstractmethod
+    def state_key(self) -> str:
+        """Canonical text of the *initial* state of this episode: equal keys, equal puzzles."""
+
+    @abstractmethod
+    def possible_next(
+        self, actions: Sequence[str], state_format: str = GRID_COORDS
+    ) -> dict[str, float]:
+        """Description -> probability after `actions`, played blind from the present state.
+
+        One entry where the world is deterministic. The environment's own state and random stream
+        stay untouched. Play stops where the game ends; texts that are no action change nothing.
+        """
+
+    def oracle(self, actions_left: int | None = None) -> str | None:
+        """An optimal next action with `actions_left` actions to go; None where no solver exists."""
+        return None
+
+    def puzzle_hash(self) -> str:
+        """16 hexadecimal digits of SHA-256 over `state_key`: the same in every process."""
+        return hashlib.sha256(self.state_key().encode()).hexdigest()[:16]
+
+    def sample_action(self, rng: np.random.Generator) -> str:
+        """A uniformly drawn action; games without an action list override this."""
+        if self.action_names is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no action list and draws no action: override "
+                "sample_action(rng)."
+            )
+        return self.action_names[int(rng.integers(len(self.action_names)))]

@@ -1,0 +1,231 @@
+"""`check_text_env`: does an environment keep the promises that the pipeline relies on?
+
+Run it in the tests of your own game: `check_text_env("my_package.my_game:MyGame")`. It plays a few
+dozen short episodes and raises an `AssertionError` that names the promise, the seed and what was
+seen. Passing it doesn't prove that the game is right, only that it behaves.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+
+import envs
+from envs.base import STATE_FORMATS, TextEnv
+
+MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+
+NONSENSE = (
+    "", " ", "\n", "jump", "-1", "None", "√_#.", r"\1 \g<0>", "Left || Up", "<answer>Up</answer>",
+    "{'a': 1}", "%s {} {0}", "\x00", "\ud800", "🐟", "x" * 100_000, " " * 100_000, "9**9**9",
+)  # fmt: skip
+"""Texts that hardly any game takes as an action."""
+
+_MAX_STEPS = 30
+_ORACLE_STEPS = 100
+
+
+def check_text_env(id_or_factory: str | MakeEnv, seeds: Sequence[int] = range(8)) -> None:
+    """Raise `AssertionError` where the environment breaks a promise of `TextEnv`.
+
+    Takes an id for `envs.make` or a function that makes the (wrapped or bare) environment.
+    """
+    make = _factory(id_or_factory)
+    game = _game(make())
+    _check_members(game)
+    _check_gymnasium(game)
+    for seed in seeds:
+        _check_same_seed_same_episode(make, seed)
+        _check_descriptions(_game(make()), seed)
+        _check_steps(_game(make()), seed)
+        _check_nonsense(_game(make()), seed)
+    _check_keys(_game(make()), seeds)
+    _check_oracle(_game(make()), seeds)
+
+
+def _factory(id_or_factory: str | MakeEnv) -> MakeEnv:
+    if isinstance(id_or_factory, str):
+        return lambda: envs.make(id_or_factory)
+    return id_or_factory
+
+
+def _game(env: gymnasium.Env[Any, Any]) -> TextEnv:
+    game = env.unwrapped
+    if not isinstance(game, TextEnv):
+        raise AssertionError(f"{type(game).__name__} is not a TextEnv")
+    return game
+
+
+def _require(is_kept: bool, promise: str, *, seed: int | None = None) -> None:
+    if not is_kept:
+        raise AssertionError(promise if seed is None else f"{promise} (seed {seed})")
+
+
+def _check_members(game: TextEnv) -> None:
+    _require(bool(game.instruction.strip()), "instruction holds the rules, it is empty")
+    for space in (game.observation_space, game.action_space):
+        _require("√_\n" in space, f"spaces take any text, {space} doesn't; use envs.base.TextSpace")
+    names = game.action_names
+    if names is not None:
+        is_list = len(names) > 0 and len(set(names)) == len(names)
+        _require(is_list, f"action_names are distinct names or None, not {names!r}")
+
+
+def _check_gymnasium(game: TextEnv) -> None:
+    """Gymnasium's own checker; its advice on wrapped and unregistered environments is no news."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_env(game)
+
+
+def _action(game: TextEnv, rng: np.random.Generator) -> str:
+    action = game.sample_action(rng)
+    _require(isinstance(action, str), f"sample_action gives a text, not {action!r}")
+    return action
+
+
+def _episode(env: gymnasium.Env[Any, Any], seed: int) -> list[Any]:
+    """Everything that can be seen of one random episode."""
+    game = _game(env)
+    rng = np.random.default_rng(seed)
+    seen: list[Any] = [env.reset(seed=seed), game.state_key(), game.puzzle_hash()]
+    for _ in range(_MAX_STEPS):
+        result = env.step(_action(game, rng))
+        seen.append(result)
+        if result[2] or result[3]:
+            break
+    return seen
+
+
+def _check_same_seed_same_episode(make: MakeEnv, seed: int) -> None:
+    used = make()
+    _episode(used, seed + 1)
+    first = _episode(make(), seed)
+    message = "one seed is one episode, but two fresh ones differ"
+    _require(first == _episode(make(), seed), message, seed=seed)
+    _require(
+        first == _episode(used, seed), "reset forgets the episode before, but it shows", seed=seed
+    )
+
+
+def _check_descriptions(game: TextEnv, seed: int) -> None:
+    observation, _ = game.reset(seed=seed)
+    _require(observation == game.describe(), "reset returns describe()", seed=seed)
+    for state_format in STATE_FORMATS:
+        text = game.describe(state_format)
+        _require(bool(text), f"describe({state_format!r}) is empty", seed=seed)
+        _require(text == game.describe(state_format), "describe changes nothing", seed=seed)
+    _require(observation == game.describe(), "describe changes nothing", seed=seed)
+
+
+def _check_steps(game: TextEnv, seed: int) -> None:
+    """Random play: the step's types, and what `possible_next` said before it."""
+    game.reset(seed=seed)
+    rng, key = np.random.default_rng(seed), game.state_key()
+    for _ in range(_MAX_STEPS):
+        before, action = game.describe(), _action(game, rng)
+        further = [action, *(_action(game, rng) for _ in range(2))]
+        for state_format in STATE_FORMATS:
+            _check_possible_next(game, further, state_format, seed=seed)
+        expected = game.possible_next([action])
+        after, reward, terminated, truncated, info = game.step(action)
+        _check_result(reward, terminated, truncated, info, seed=seed)
+        _require(after == game.describe(), "step returns describe()", seed=seed)
+        message = f"possible_next({[action]!r}) leaves out what happened: {after!r}"
+        _require(after in expected, message, seed=seed)
+        message = "action_is_effective says whether the state changed"
+        _require(info["action_is_effective"] == (after != before), message, seed=seed)
+        _require(game.state_key() == key, "state_key is of the initial state", seed=seed)
+        if terminated or truncated:
+            break
+
+
+def _check_result(
+    reward: Any, terminated: Any, truncated: Any, info: dict[str, Any], *, seed: int
+) -> None:
+    _require(math.isfinite(reward), f"reward is a finite number, not {reward!r}", seed=seed)
+    flags = {"terminated": terminated, "truncated": truncated}
+    for name in ("success", "action_is_valid", "action_is_effective"):
+        flags[f"info[{name!r}]"] = info.get(name)
+    for name, flag in flags.items():
+        _require(type(flag) is bool, f"{name} is a builtin bool, not {flag!r}", seed=seed)
+
+
+def _check_possible_next(
+    game: TextEnv, actions: list[str], state_format: str, *, seed: int
+) -> None:
+    state_before, stream_before = game.describe(), game.np_random.bit_generator.state
+    for number in range(len(actions) + 1):
+        outcomes = game.possible_next(actions[:number], state_format)
+        call = f"possible_next({actions[:number]!r}, {state_format!r})"
+        mass = sum(outcomes.values())
+        is_sound = abs(mass - 1.0) < 1e-9 and min(outcomes.values()) > 0.0
+        _require(is_sound, f"{call} gives positive probabilities of sum 1: {outcomes}", seed=seed)
+        is_present = number > 0 or outcomes == {game.describe(state_format): 1.0}
+        _require(is_present, f"{call} is the present state, not {outcomes}", seed=seed)
+    _require(game.describe() == state_before, "possible_next moves nothing", seed=seed)
+    stream = game.np_random.bit_generator.state
+    _require(stream == stream_before, "possible_next draws nothing from np_random", seed=seed)
+
+
+def _check_nonsense(game: TextEnv, seed: int) -> None:
+    """No text raises; one that isn't an action changes nothing and ends nothing."""
+    for text in NONSENSE:
+        before, _ = game.reset(seed=seed)
+        expected = game.possible_next([text])
+        after, reward, terminated, truncated, info = game.step(text)
+        _check_result(reward, terminated, truncated, info, seed=seed)
+        shown = repr(text[:40])
+        is_listed = game.action_names is None or not info["action_is_valid"]
+        _require(is_listed, f"{shown} is none of action_names, yet valid", seed=seed)
+        if info["action_is_valid"]:
+            continue
+        is_harmless = after == before and not info["action_is_effective"] and not terminated
+        _require(is_harmless, f"{shown} is no action, yet something changed", seed=seed)
+        message = f"possible_next of {shown}, which is no action, is the present state"
+        _require(expected == {before: 1.0}, message, seed=seed)
+
+
+def _check_keys(game: TextEnv, seeds: Sequence[int]) -> None:
+    """Two resets look alike exactly where their keys are equal."""
+    key_of: dict[str, str] = {}
+    for seed in seeds:
+        observation, _ = game.reset(seed=seed)
+        key = game.state_key()
+        message = "the same initial state has two state_keys"
+        _require(key_of.setdefault(observation, key) == key, message, seed=seed)
+    message = "different initial states share a state_key"
+    _require(len(set(key_of.values())) == len(key_of), message)
+
+
+def _check_oracle(game: TextEnv, seeds: Sequence[int]) -> None:
+    """Where there is an oracle, it wins: always without luck, and at least once with it."""
+    game.reset(seed=seeds[0])
+    if game.oracle() is None:
+        return
+    results = [_oracle_episode(game, seed) for seed in seeds]
+    for seed, (is_success, is_certain) in zip(seeds, results, strict=True):
+        _require(is_success or not is_certain, "the oracle loses a game without luck", seed=seed)
+    _require(any(is_success for is_success, _ in results), "the oracle never wins")
+
+
+def _oracle_episode(game: TextEnv, seed: int) -> tuple[bool, bool]:
+    """(success, nothing was left to luck)"""
+    game.reset(seed=seed)
+    is_certain = True
+    for left in range(_ORACLE_STEPS, 0, -1):
+        action = game.oracle(left)
+        if action is None:
+            raise AssertionError(f"the oracle falls silent with {left} actions left (seed {seed})")
+        is_certain &= len(game.possible_next([action])) == 1
+        _, _, terminated, truncated, info = game.step(action)
+        _require(info["action_is_valid"], f"the oracle's {action!r} is no action", seed=seed)
+        if terminated or truncated:
+            return info["success"], is_certain
+    return False, is_certain

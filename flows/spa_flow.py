@@ -1,0 +1,357 @@
+"""SPAFlow: the pipeline as a Metaflow flow. Wiring only; each step calls the function of its name.
+
+    python flows/spa_flow.py run --env frozenlake
+    python flows/spa_flow.py run --env frozenlake,frozenlake_deterministic --profile smoke
+    python flows/spa_flow.py run --experiment vanilla_rl --override "ppo.lr=1e-5 sft.lr=1e-3"
+    python flows/spa_flow.py resume --origin-run-id RUN
+
+This file is loaded in every task, so it imports nothing heavy: a stage is imported in its step.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # steps, envs, conf without install
+sys.path.append(str(Path.cwd()))  # a game of one's own: --env my_game:MyGame
+
+import conf
+from steps.errors import ConfigError, SPAError
+from steps.orchestration import runs
+
+runs.name_user()
+
+from metaflow import (  # noqa: E402
+    Config,
+    FlowSpec,
+    Parameter,
+    card,
+    config_expr,
+    current,
+    package_sources,
+    resources,
+    retry,
+    step,
+)
+
+if TYPE_CHECKING:
+    from steps.orchestration.stages import Stage
+
+ARGV = sys.argv if __name__ == "__main__" else [__file__]
+"""The command line where it is this flow's own (Metaflow's Runner loads the file in a process
+whose arguments are another's)."""
+
+
+def read_settings(given: str) -> dict[str, Any]:
+    """Parser of the flow's Config: composes the settings of `run` from the command line."""
+    starts = runs.is_starting(ARGV) and "resume" not in ARGV
+    try:
+        if given.strip() not in ("", "{}"):
+            raise ConfigError("settings come from --env, --profile, --override ..., not --config.")
+        request = runs.read_request(ARGV[1:] if starts else [])
+        settings = runs.settings_of(request, check=_check if starts else lambda _: None)
+    except SPAError as error:
+        runs.refuse(error)
+    if starts:
+        print("\n".join(runs.describe(settings)), flush=True)
+    return settings
+
+
+def sized(name: str) -> Callable[[Any], Any]:
+    """`@resources` of a step, from the settings."""
+    wanted = {key: config_expr(f"cfg.resources.{name}.{key}") for key in ("cpu", "gpu", "memory")}
+    return resources(**wanted)  # type: ignore[no-any-return]
+
+
+@package_sources(["../steps", "../envs", "../conf"], suffixes=[".py", ".yaml"])
+class SPAFlow(FlowSpec):
+    """Self-play agents: learn a game's rules by self-play, then to win it.
+
+    `run --help` explains the options; `resume --origin-run-id RUN` takes up a run that ended early.
+    """
+
+    cfg = Config("cfg", default_value="{}", parser=read_settings, help="Composed by the options.")
+    env = Parameter(
+        "env",
+        default="frozenlake",
+        help=f"Environments, separated by commas: {', '.join(conf.known('env'))}, or module:Class.",
+    )
+    model = Parameter(
+        "model",
+        default="",
+        help=f"Model: {', '.join(conf.known('model'))}, a Hugging Face directory or owner/name; "
+        "empty is the profile's.",
+    )
+    profile = Parameter(
+        "profile",
+        default="",
+        help=f"Size of the run: {', '.join(conf.known('profile'))}; empty is laptop.",
+    )
+    experiment = Parameter(
+        "experiment", default="spa", help=f"Method: {', '.join(conf.known('experiment'))}."
+    )
+    cluster = Parameter(
+        "cluster",
+        default="local",
+        help=f"Sizes of the tasks: {', '.join(conf.known('cluster'))}.",
+    )
+    override = Parameter(
+        "override",
+        default="",
+        help='Settings in Hydra\'s syntax, separated by blanks: "ppo.lr=1e-5 sft.lr=1e-3"; '
+        "log_level=debug prints every setting.",
+    )
+    seed = Parameter("seed", default=0, help="Seed of the whole run, 0 or more.")
+    cache = Parameter(
+        "cache",
+        default="auto",
+        help=f"Results of earlier runs: {', '.join(runs.CACHE_MODES)}. None are kept yet, so "
+        "that every stage is computed.",
+    )
+
+    @sized("start")
+    @step
+    def start(self) -> None:
+        """Store the settings, open the tracking run, and go on with each environment."""
+        from steps.tracking import start_parent_run
+
+        self.settings = self.cfg.to_dict()
+        self.environments = list(self.settings["envs"])
+        config = runs.config_of(self.settings, self.environments[0])
+        runs.set_logging(config.log_level)
+        name = f"{config.experiment} {','.join(self.environments)} {current.run_id}"
+        tags = {"metaflow.run": f"{current.flow_name}/{current.run_id}"}
+        self.tracking_run = start_parent_run(config, name, tags)
+        self.next(self.selfplay_generate, foreach="environments")
+
+    @card(type="blank")
+    @sized("selfplay_generate")
+    @retry(times=1, minutes_between_retries=0)
+    @step
+    def selfplay_generate(self) -> None:
+        """Play, and write trajectories with the true states in them."""
+        from steps.orchestration.cards import show
+        from steps.report.blocks import selfplay_blocks
+        from steps.selfplay_generate import selfplay_generate
+
+        self.env_id = self.input
+        with opened(self) as stage:
+            model = "" if stage.config.model.from_scratch else stage.config.model.path
+            self.selfplay = stage.keep(
+                selfplay_generate(stage.config, model_dir=model, **stage.outputs)
+            )
+        show(selfplay_blocks, self.selfplay)
+        self.next(self.filter_format)
+
+    @card(type="blank")
+    @sized("filter_format")
+    @retry(times=1, minutes_between_retries=0)
+    @step
+    def filter_format(self) -> None:
+        """Keep the well-formed turns as rows to imitate."""
+        from steps.filter_format import filter_format
+        from steps.orchestration.cards import show
+        from steps.report.blocks import filter_blocks
+
+        with opened(self) as stage:
+            played = stage.fetch(self.selfplay) / self.selfplay["file"]
+            self.filtered = stage.keep(
+                filter_format(
+                    stage.config,
+                    trajectories=[played],
+                    out_dir=stage.out_dir,
+                    tracker=stage.tracker,
+                )
+            )
+        show(filter_blocks, self.filtered)
+        self.next(self.sft_train)
+
+    @card(type="blank")
+    @sized("sft_train")
+    @retry(times=1, minutes_between_retries=0)
+    @step
+    def sft_train(self) -> None:
+        """Learn the world; from the second round on from the model's own play."""
+        from steps.orchestration.cards import show
+        from steps.report.blocks import sft_blocks
+
+        with opened(self) as stage:
+            self.sft = stage.keep(finetune(stage, stage.fetch(self.filtered)))
+        show(sft_blocks, self.sft)
+        self.next(self.ppo_train)
+
+    @card(type="blank")
+    @sized("ppo_train")
+    @retry(times=1, minutes_between_retries=0)
+    @step
+    def ppo_train(self) -> None:
+        """Learn to win."""
+        from steps.orchestration.cards import show
+        from steps.ppo_train import ppo_train
+        from steps.report.blocks import ppo_blocks
+
+        with opened(self) as stage:
+            self.ppo = stage.keep(
+                ppo_train(
+                    stage.config,
+                    model_dir=str(stage.fetch(self.sft) / self.sft["model"]),
+                    checkpoints=stage.checkpoints,
+                    **stage.outputs,
+                )
+            )
+        show(ppo_blocks, self.ppo)
+        self.next(self.evaluate)
+
+    @card(type="blank")
+    @sized("evaluate")
+    @retry(times=1, minutes_between_retries=0)
+    @step
+    def evaluate(self) -> None:
+        """Measure both models on puzzles that no stage has seen."""
+        from steps.evaluate import evaluate
+        from steps.orchestration.cards import show
+        from steps.report.blocks import evaluate_blocks
+
+        with opened(self) as stage:
+            found = {"after_sft": self.sft, "final": self.ppo}
+            models = {name: str(stage.fetch(kept) / kept["model"]) for name, kept in found.items()}
+            self.report = stage.keep(
+                evaluate(
+                    stage.config, model_dirs=models, out_dir=stage.out_dir, tracker=stage.tracker
+                )
+            )
+        show(evaluate_blocks, self.report)
+        self.next(self.join)
+
+    @card(type="blank")
+    @step
+    def join(self, inputs: Iterable[Any]) -> None:
+        """Gather the environments."""
+        from steps.orchestration.cards import show
+        from steps.report.blocks import join_blocks
+
+        branches = {branch.env_id: branch for branch in inputs}
+        first = next(iter(branches.values()))
+        self.settings, self.tracking_run = first.settings, first.tracking_run
+        self.summary = {env_id: branch.report["summary"] for env_id, branch in branches.items()}
+        self.models = {env_id: branch.ppo["directory"] | {"model": branch.ppo["model"]}
+                       for env_id, branch in branches.items()}  # fmt: skip
+        show(join_blocks, self.summary)
+        self.next(self.end)
+
+    @step
+    def end(self) -> None:
+        """Close the tracking run and say where the models are; `summary` holds the results."""
+        from steps.tracking import finish_parent_run
+
+        config = runs.config_of(self.settings, next(iter(self.settings["envs"])))
+        scores = {f"{env_id}/pass@1": each["pass@1"] for env_id, each in self.summary.items()}
+        finish_parent_run(config, self.tracking_run, metrics=scores)
+        for env_id, kept in self.models.items():
+            print(f"{env_id}: model in {kept['url']}/{kept['model']}")
+
+
+def opened(flow: SPAFlow) -> AbstractContextManager[Stage]:
+    """The surroundings of this task's stage."""
+    from steps.orchestration.stages import open_stage
+    from steps.tracking import open_tracker
+
+    config = runs.config_of(flow.settings, flow.env_id)
+    tracker = partial(
+        open_tracker,
+        config,
+        run_name=f"{flow.env_id} {current.step_name}",
+        stage=current.step_name,
+        parent_run_id=flow.tracking_run or None,
+        tags={"metaflow.task": current.pathspec},
+    )
+    return open_stage(flow, config, current.step_name, open_tracker=tracker)
+
+
+def finetune(stage: Stage, data: Path) -> dict[str, Any]:
+    """SFT; from the second round on the model of the round before makes its own data."""
+    from steps.filter_format import filter_format
+    from steps.selfplay_generate import selfplay_generate
+    from steps.sft_train import sft_train
+
+    config, tracker = stage.config, stage.tracker
+    result: dict[str, Any] = {"model": config.model.path}
+    for index in range(1, config.selfplay.rounds + 1):
+        out = stage.out_dir / f"round_{index}"
+        if index > 1:
+            played = selfplay_generate(
+                config,
+                model_dir=str(result["model"]),
+                out_dir=out / "selfplay",
+                round_index=index,
+                tracker=tracker,
+            )
+            data = out / "data"
+            file = out / "selfplay" / played["file"]
+            filter_format(config, trajectories=[file], out_dir=data, tracker=stage.tracker)
+        result = sft_train(
+            config,
+            data_dir=data,
+            model_dir=str(result["model"]),
+            out_dir=out,
+            checkpoints=stage.checkpoints,
+            tracker=tracker,
+        )
+    return result
+
+
+def _check(config: conf.Config) -> None:
+    """What only the environments and the tracking store can judge, before any work."""
+    import envs
+    from steps.tracking import check_tracking
+
+    try:
+        envs.make(config.env.id, **config.env.kwargs).close()
+    except (envs.EnvironmentIdError, envs.EnvironmentConfigError) as error:
+        raise ConfigError(str(error)) from error
+    check_tracking(config)
+
+
+def _closing_words(run_id: str, is_done: bool) -> None:
+    """The table of a finished run, or the command that takes up one that isn't."""
+    from metaflow import Run, namespace
+
+    namespace(None)
+    run = Run(f"{SPAFlow.__name__}/{run_id}")
+    if is_done:
+        from rich.console import Console
+
+        from steps.report.blocks import summary_table
+
+        Console().print(summary_table(run.data.summary))
+        return
+    line = runs.resume_line(ARGV, run_id)
+    print(f"\nThe run ended early. Finished steps are kept; go on with\n  {line}", flush=True)
+    with suppress(Exception):  # it may have ended before there was anything to close
+        from steps.tracking import finish_parent_run
+
+        begun = run["start"].task.data
+        config = runs.config_of(begun.settings, begun.environments[0])
+        finish_parent_run(config, begun.tracking_run, status="FAILED")
+
+
+def main() -> None:
+    """Metaflow's command line, with our last word after `run` and `resume`."""
+    if runs.is_starting(ARGV):  # a terminated run ends its tasks, as one does that Ctrl-C ends
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        SPAFlow()
+    except SystemExit as stop:
+        if runs.is_starting(ARGV) and current.run_id:
+            _closing_words(current.run_id, is_done=not stop.code)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,356 @@
+"""Plays episodes: the only place where an environment and a policy meet.
+
+All running episodes take their turns together, so that a policy answers them in one batch;
+a finished episode leaves at once. An answer depends on its own request's seed and on nothing else
+in the batch, so an episode is the same whether it is played alone or among many. A bad answer is
+data (`ParseStatus`, `StopReason`), never an exception; an exception of the policy or of the
+environment is a defect and goes through.
+
+With `splice` the truth takes the place of the model's own states as soon as the turn is played,
+before the next prompt is built: the history that later turns see is the one that SFT teaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, cast
+
+import gymnasium
+import numpy as np
+
+from envs.base import TextEnv
+from steps.agent.parsing import parse_response
+from steps.agent.prompts import PromptSettings, build_messages
+from steps.agent.records import (
+    Completion,
+    FinishReason,
+    ParsedResponse,
+    PolicyRequest,
+    Sampling,
+    StopReason,
+    Trajectory,
+    Transition,
+    Turn,
+)
+from steps.agent.splice import likeliest, splice_truth
+from steps.errors import ConfigError
+
+_MASK = (1 << 64) - 1
+_FAILED = {
+    FinishReason.CONTEXT: StopReason.CONTEXT_FULL,
+    FinishReason.ERROR: StopReason.POLICY_ERROR,
+}
+
+
+class Policy(Protocol):
+    """Who answers."""
+
+    name: str
+
+    def complete(
+        self, requests: Sequence[PolicyRequest], sampling: Sampling
+    ) -> Sequence[Completion]:
+        """One completion for each request, in their order."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutSettings:
+    """How an episode is played and what it costs to break the rules."""
+
+    prompt: PromptSettings
+    sampling: Sampling = field(default_factory=Sampling)
+    max_turns: int = 10
+    max_actions_per_turn: int = 1
+    max_actions: int = 10
+    """Action budget of the episode; each executed action counts, effective or not."""
+    separator: str = "||"
+    lenient: bool = True
+    """Play the readable actions of a malformed answer."""
+    splice: bool = False
+    """Put the true states into the responses that enter the history."""
+    splice_likeliest: bool = False
+    """Where the world is of chance, splice the likeliest next state instead of the one that came."""
+    format_penalty: float = 0.0
+    """Added to a turn whose answer is malformed; zero or negative."""
+    ineffective_penalty: float = 0.0
+    """Added once to a turn in which nothing changed; zero or negative."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_turns", "max_actions_per_turn", "max_actions"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"env.{name} is {getattr(self, name)}; it must be 1 or more.")
+        for name in ("format_penalty", "ineffective_penalty"):
+            if getattr(self, name) > 0:
+                raise ConfigError(
+                    f"ppo.{name} is {getattr(self, name)}; a penalty must be 0 or negative."
+                )
+        for name in ("max_actions_per_turn", "separator"):
+            if getattr(self, name) != getattr(self.prompt, name):
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r} for the rollout and "
+                    f"{getattr(self.prompt, name)!r} for its prompt; give both the same value."
+                )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeSpec:
+    """Which episode to play."""
+
+    env_seed: int
+    group: int = 0
+    member: int = 0
+    sampling_seed: int = 0
+    """With the turn's index it gives the seed of each answer; give every episode its own."""
+
+
+def mix_seed(*parts: int) -> int:
+    """A seed in [0, 2**63) that depends on every part and on their order, equal in every process.
+
+    Each part is folded in by a round of SplitMix64 (Steele, Lea, Flood 2014).
+    """
+    state = 0
+    for part in parts:
+        state = (state + (part & _MASK) + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+def run_episodes(
+    specs: Sequence[EpisodeSpec],
+    *,
+    env_id: str,
+    make_env: Callable[[], gymnasium.Env[str, str]],
+    policy: Policy,
+    settings: RolloutSettings,
+    on_done: Callable[[int, Trajectory], None] | None = None,
+) -> list[Trajectory]:
+    """Plays the episodes to their ends and returns them in the order of `specs`.
+
+    `on_done(position in specs, trajectory)` is called as each episode ends. `make_env` is called
+    once an episode; the environments are closed here.
+    """
+    done: dict[int, Trajectory] = {}
+    running: list[_Episode] = []
+    try:
+        for position, spec in enumerate(specs):
+            running.append(_Episode(position, spec, make_env(), settings))
+        while running:
+            requests = [episode.ask() for episode in running]
+            completions = policy.complete(requests, settings.sampling)
+            assert len(completions) == len(requests), (policy.name, len(completions), len(requests))
+            still_running = []
+            for episode, completion in zip(running, completions, strict=True):
+                episode.take(completion)
+                if episode.stop_reason is None:
+                    still_running.append(episode)
+                    continue
+                trajectory = episode.trajectory(env_id, policy.name)
+                done[episode.position] = trajectory
+                if on_done is not None:
+                    on_done(episode.position, trajectory)
+            running = still_running
+    finally:
+        for episode in running:
+            episode.env.close()
+    return [done[position] for position in range(len(specs))]
+
+
+class _Episode:
+    """One running episode. `ask` and `take` alternate until `stop_reason` is set."""
+
+    def __init__(
+        self,
+        position: int,
+        spec: EpisodeSpec,
+        env: gymnasium.Env[str, str],
+        settings: RolloutSettings,
+    ) -> None:
+        self.position = position
+        self.spec = spec
+        self.env = env
+        self.settings = settings
+        self.env.reset(seed=spec.env_seed)
+        self.world = cast(TextEnv, env.unwrapped)
+        self.puzzle_hash = self.world.puzzle_hash()
+        # The seed made the board; from here each episode has its own luck, or the members of a
+        # group would all slip at the same steps and count as one.
+        self.world.np_random = np.random.default_rng(mix_seed(spec.env_seed, spec.sampling_seed))
+        self.predict = partial(
+            self.world.possible_next, state_format=settings.prompt.prediction.value
+        )
+        self.turns: list[Turn] = []
+        self.actions_left = settings.max_actions
+        self.state = self.world.describe(settings.prompt.state_shown.value)
+        self.success = False
+        self.stop_reason: StopReason | None = None
+        self.error = ""
+        self.request: PolicyRequest | None = None
+
+    def ask(self) -> PolicyRequest:
+        """The request of the turn that comes now."""
+        settings, prompt = self.settings, self.settings.prompt
+        index = len(self.turns)
+        messages = build_messages(
+            prompt,
+            instruction=self.world.instruction,
+            action_names=self.world.action_names,
+            state=self.state,
+            turn_index=index,
+            actions_left=self.actions_left,
+            earlier=self.turns,
+            max_new_tokens=settings.sampling.max_new_tokens,
+        )
+        per_turn = settings.max_actions_per_turn
+        self.request = PolicyRequest(
+            messages=messages,
+            seed=mix_seed(self.spec.sampling_seed, index),
+            response_format=prompt.response_format,
+            max_actions=min(per_turn, self.actions_left),
+            observation_truth=self._describe(prompt.observation.value),
+            action_names=self.world.action_names,
+            oracle=self.world.oracle,
+            sample_action=self._sample_action,
+            predict=self.predict,
+            # Turns may run out before the budget does.
+            actions_left=min(self.actions_left, per_turn * (settings.max_turns - index)),
+        )
+        return self.request
+
+    def take(self, completion: Completion) -> None:
+        """Plays the answer and decides whether the episode ends."""
+        stop = _FAILED.get(completion.finish_reason)
+        if stop is not None:
+            self._end(stop, completion.error)
+            return
+        assert self.request is not None
+        settings, request = self.settings, self.request
+        parsed = parse_response(
+            completion.text,
+            request.response_format,
+            action_names=request.action_names,
+            max_actions=request.max_actions,
+            separator=settings.separator,
+            truncated=completion.finish_reason is FinishReason.LENGTH,
+        )
+        planned = parsed.actions if settings.lenient or parsed.is_well_formed else ()
+        # The game may end in the midst of the plan, and then the world can't be asked any more
+        # what the shorter plan could have led to: so ask for each beginning of it beforehand.
+        possible = [self.predict(planned[: n + 1]) for n in range(len(planned))]
+        transitions = self._play(planned)
+        prediction_truth = self._describe(settings.prompt.prediction.value)
+        possible_next = possible[len(transitions) - 1] if transitions else {prediction_truth: 1.0}
+        self.turns.append(
+            Turn(
+                index=len(self.turns),
+                prompt=request.messages,
+                state_shown=transitions[0].state_before if transitions else self.state,
+                observation_truth=request.observation_truth,
+                prediction_truth=prediction_truth,
+                completion=completion,
+                response=self._response(completion, request, prediction_truth, possible_next),
+                parsed=parsed,
+                transitions=transitions,
+                possible_next=possible_next,
+                reward=sum(transition.reward for transition in transitions),
+                penalty=self._penalty(parsed, transitions),
+                actions_left=self.actions_left + len(transitions),
+            )
+        )
+        self._stop_if_over(transitions)
+
+    def trajectory(self, env_id: str, policy_name: str) -> Trajectory:
+        """The finished episode."""
+        assert self.stop_reason is not None
+        spec = self.spec
+        return Trajectory(
+            trajectory_id=(
+                f"{env_id}-s{spec.env_seed}-g{spec.group}-m{spec.member}-{spec.sampling_seed}"
+            ),
+            env_id=env_id,
+            env_seed=spec.env_seed,
+            puzzle_hash=self.puzzle_hash,
+            group=spec.group,
+            member=spec.member,
+            policy=policy_name,
+            turns=tuple(self.turns),
+            stop_reason=self.stop_reason,
+            success=self.success,
+            response_format=self.settings.prompt.response_format,
+            error=self.error,
+        )
+
+    def _play(self, actions: Sequence[str]) -> tuple[Transition, ...]:
+        """Executes the actions until the game ends; `actions` fit into the budget."""
+        state_format = self.settings.prompt.state_shown.value
+        played = []
+        for action in actions:
+            before = self.state
+            _, reward, terminated, truncated, info = self.env.step(action)
+            self.state = self.world.describe(state_format)
+            self.actions_left -= 1
+            self.success = info["success"]
+            played.append(
+                Transition(
+                    action=action,
+                    state_before=before,
+                    state_after=self.state,
+                    reward=float(reward),
+                    valid=info["action_is_valid"],
+                    effective=info["action_is_effective"],
+                    terminated=terminated,
+                    truncated=truncated,
+                )
+            )
+            if terminated or truncated:
+                break
+        return tuple(played)
+
+    def _describe(self, state_format: str) -> str:
+        """The present state; the format of the prompt is at hand already."""
+        if state_format == self.settings.prompt.state_shown:
+            return self.state
+        return self.world.describe(state_format)
+
+    def _response(
+        self,
+        completion: Completion,
+        request: PolicyRequest,
+        prediction_truth: str,
+        possible_next: Mapping[str, float],
+    ) -> str:
+        if not self.settings.splice:
+            return completion.text
+        prediction = prediction_truth
+        if self.settings.splice_likeliest:
+            prediction = likeliest(possible_next)
+        return splice_truth(
+            completion.text, observation=request.observation_truth, prediction=prediction
+        )
+
+    def _penalty(self, parsed: ParsedResponse, transitions: Sequence[Transition]) -> float:
+        penalty = 0.0 if parsed.is_well_formed else self.settings.format_penalty
+        if not any(transition.effective for transition in transitions):
+            penalty += self.settings.ineffective_penalty
+        return penalty
+
+    def _stop_if_over(self, transitions: Sequence[Transition]) -> None:
+        if transitions and transitions[-1].terminated:
+            self._end(StopReason.TERMINATED)
+        elif transitions and transitions[-1].truncated:
+            self._end(StopReason.TIME_LIMIT)
+        elif self.actions_left == 0:
+            self._end(StopReason.ACTION_BUDGET)
+        elif len(self.turns) == self.settings.max_turns:
+            self._end(StopReason.MAX_TURNS)
+
+    def _end(self, reason: StopReason, error: str = "") -> None:
+        self.stop_reason, self.error = reason, error
+        self.env.close()
+
+    def _sample_action(self, seed: int) -> str:
+        return self.world.sample_action(np.random.default_rng(seed))

@@ -1,0 +1,151 @@
+"""How often a policy succeeds: Pass@1 and the unbiased Pass@k, with intervals over puzzles.
+
+Episodes of one puzzle are no independent draws (a puzzle is easy or hard for all of them), so the
+puzzle is the unit: each gives one value, and the interval is a bootstrap over puzzles.
+
+An episode that broke by the policy's own failure (`POLICY_ERROR`: an engine died, a server
+refused) says nothing of the model. It is left out of the rates and counted as `errors`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steps.agent.records import StopReason, Trajectory
+
+Floats = NDArray[np.float64]
+
+_MAX_DRAWS = 1 << 22
+"""Resampled values held at once: 32 MB, however many puzzles there are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bootstrap:
+    """How intervals are drawn."""
+
+    resamples: int = 2000
+    confidence: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tries:
+    """Episodes of one puzzle."""
+
+    num: int
+    successes: int
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that k of n tries, drawn without putting back, hold one of the c successes.
+
+    The unbiased estimate 1 - C(n-c, k) / C(n, k) of Chen et al. 2021 (arXiv 2107.03374, eq. 1),
+    in whole numbers until the last division.
+    """
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ValueError(
+            f"pass@{k} of {n} tries with {c} successes: needs 0 <= c <= n, 1 <= k <= n"
+        )
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def tries_by_puzzle(trajectories: Iterable[Trajectory]) -> dict[str, Tries]:
+    """Puzzle hash -> its tries, in order of first appearance, failures of the policy left out."""
+    counts: dict[str, list[int]] = {}
+    for trajectory in trajectories:
+        if trajectory.stop_reason != StopReason.POLICY_ERROR:
+            count = counts.setdefault(trajectory.puzzle_hash, [0, 0])
+            count[0] += 1
+            count[1] += trajectory.success
+    return {puzzle: Tries(num=num, successes=won) for puzzle, (num, won) in counts.items()}
+
+
+def puzzle_values(tries: Mapping[str, Tries], k: int) -> dict[str, float]:
+    """Pass@k of each puzzle that was tried at least k times."""
+    return {
+        puzzle: pass_at_k(each.num, each.successes, k)
+        for puzzle, each in tries.items()
+        if each.num >= k
+    }
+
+
+def success_scores(
+    trajectories: Sequence[Trajectory],
+    *,
+    pass_k: Iterable[int] = (1,),
+    bootstrap: Bootstrap | None = None,
+) -> dict[str, float | None]:
+    """`pass@k`, `pass@k_low` and `pass@k_high` for each k, `n` episodes, `puzzles`, `errors`.
+
+    None stands where no puzzle was tried k times.
+    """
+    tries = tries_by_puzzle(trajectories)
+    scores: dict[str, float | None] = {}
+    for k in sorted(set(pass_k)):
+        values = list(puzzle_values(tries, k).values())
+        low, high = interval(values, bootstrap)
+        scores[f"pass@{k}"] = sum(values) / len(values) if values else None
+        scores[f"pass@{k}_low"], scores[f"pass@{k}_high"] = low, high
+    num = sum(each.num for each in tries.values())
+    return scores | {"n": num, "puzzles": len(tries), "errors": len(trajectories) - num}
+
+
+def interval(
+    values: Sequence[float], bootstrap: Bootstrap | None = None
+) -> tuple[float | None, float | None]:
+    """Interval of the mean of rates in [0, 1], one of each puzzle: percentile bootstrap.
+
+    Where the sample can't show its own spread, the bootstrap would claim certainty. Puzzles that
+    all failed or all succeeded give the exact binomial bound instead (of n puzzles: (alpha/2) to
+    the power 1/n); a single puzzle says nothing of the others: 0 to 1; no puzzle: None.
+    """
+    settings = bootstrap or Bootstrap()
+    tail = (1 - settings.confidence) / 2
+    if not values:
+        return None, None
+    if len(values) == 1:
+        return 0.0, 1.0
+    if all(value == 0 for value in values):
+        return 0.0, 1 - tail ** (1 / len(values))
+    if all(value == 1 for value in values):
+        return tail ** (1 / len(values)), 1.0
+    return _quantiles(_resampled_means(np.asarray(values, float), settings), tail)
+
+
+def paired_gain(
+    before: Mapping[str, Tries], after: Mapping[str, Tries], bootstrap: Bootstrap | None = None
+) -> dict[str, float] | None:
+    """Mean of `after - before` in Pass@1 over their common puzzles, with its interval.
+
+    None where fewer than two puzzles are common.
+    """
+    first, second = puzzle_values(before, 1), puzzle_values(after, 1)
+    gains = [second[puzzle] - first[puzzle] for puzzle in first if puzzle in second]
+    if len(gains) < 2:
+        return None
+    settings = bootstrap or Bootstrap()
+    means = _resampled_means(np.asarray(gains, float), settings)
+    low, high = _quantiles(means, (1 - settings.confidence) / 2)
+    return {"gain": sum(gains) / len(gains), "low": low, "high": high, "puzzles": len(gains)}
+
+
+def _resampled_means(values: Floats, settings: Bootstrap) -> Floats:
+    rng = np.random.default_rng(settings.seed)
+    block = max(1, _MAX_DRAWS // len(values))
+    means = [
+        values[
+            rng.integers(len(values), size=(min(block, settings.resamples - start), len(values)))
+        ].mean(axis=1)
+        for start in range(0, settings.resamples, block)
+    ]
+    return np.concatenate(means)
+
+
+def _quantiles(means: Floats, tail: float) -> tuple[float, float]:
+    low, high = np.quantile(means, (tail, 1 - tail))
+    return float(low), float(high)

@@ -1,0 +1,224 @@
+"""The honest measures of a model: Pass@1 and Pass@k with intervals, between floor and ceiling.
+
+Every model of a run plays the same held-out puzzles with the same sampling seeds, so that two of
+them are compared puzzle by puzzle. The puzzles depend on `evaluation.base_seed` alone and are the
+same for every run; `config.seed` varies only how answers are drawn.
+
+Floor (uniformly random play) and ceiling (optimal play) are exact values of the same puzzles under
+the same action budget, turns and actions a turn. A sample can therefore land a little above the
+ceiling or below the floor by luck, within its interval.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import conf
+from conf.schema import Config
+from envs import solvers, splits
+from envs.errors import EnvironmentConfigError
+from steps import settings as from_config
+from steps import storage
+from steps.agent import success, worldmodel
+from steps.agent.records import Trajectory
+from steps.agent.rollout import EpisodeSpec, mix_seed
+from steps.agent.success import Bootstrap, pass_at_k
+from steps.errors import ConfigError, StageError
+from steps.report import transcripts
+from steps.tracking import Tracker
+
+__all__ = ["aggregate", "evaluate", "pass_at_k"]
+
+FINAL = "final"
+"""Name of the model whose scores stand at the top of the summary."""
+_STREAM = 13
+"""Keeps the draws of evaluation apart from those of the other stages under the same seed."""
+BREAKDOWNS = {
+    "by_action": worldmodel.only_action,
+    "by_num_actions": worldmodel.num_actions,
+}
+
+
+def evaluate(
+    config: Config, *, model_dirs: Mapping[str, str], out_dir: Path, tracker: Tracker
+) -> dict[str, Any]:
+    """Plays held-out puzzles with each model and returns the report, plain values only.
+
+    `model_dirs` maps names to Hugging Face directories, or to "random" or "oracle"; it holds
+    "final". The report's `summary` has the scores of "final" and, nested under their names, those
+    of the others. Writes `report.json` and `trajectories_<name>.parquet` to `out_dir`.
+    """
+    assert FINAL in model_dirs, f"no {FINAL!r} among the models {sorted(model_dirs)}"
+    started = time.monotonic()
+    specs = episode_specs(config)
+    bounds = floor_and_ceiling(config, [spec.env_seed for spec in specs if spec.member == 0])
+    models: dict[str, dict[str, Any]] = {}
+    tries: dict[str, dict[str, success.Tries]] = {}
+    for name, model_dir in model_dirs.items():
+        trajectories = _play(config, specs, model_dir)
+        file = out_dir / f"trajectories_{name}.parquet"
+        storage.write_trajectories(file, trajectories, config_digest=conf.digest(config))
+        models[name] = _describe(config, trajectories, bounds) | {
+            "model": model_dir,
+            "file": file.name,
+        }
+        tries[name] = success.tries_by_puzzle(trajectories)
+        _log(tracker, name, models[name]["scores"])
+    report = {
+        "env_id": config.env.id,
+        "summary": _summary(models),
+        "models": models,
+        "gains": _gains(config, tries),
+        "settings": _settings(config),
+        "seconds": time.monotonic() - started,
+    }
+    storage.atomic_write_json(out_dir / "report.json", report)
+    return report
+
+
+def episode_specs(config: Config) -> list[EpisodeSpec]:
+    """The episodes to play, the same for every model: distinct puzzles x samples.
+
+    Raises `ConfigError` where the world hasn't so many puzzles.
+    """
+    chosen = config.evaluation
+    make_env = from_config.env_factory(config)
+    try:
+        seeds = splits.draw_seeds(
+            make_env, chosen.split, chosen.puzzles, chosen.base_seed, distinct=True
+        )
+    except EnvironmentConfigError as error:
+        raise ConfigError(f"evaluation.puzzles={chosen.puzzles}: {error}") from error
+    return [
+        EpisodeSpec(
+            env_seed=seed,
+            group=group,
+            member=member,
+            sampling_seed=mix_seed(config.seed, _STREAM, group, member),
+        )
+        for group, seed in enumerate(seeds)
+        for member in range(chosen.samples)
+    ]
+
+
+def floor_and_ceiling(config: Config, seeds: Sequence[int]) -> dict[str, float | None]:
+    """Exact success of random and of optimal play on these puzzles; None without a solver."""
+    return solvers.floor_and_ceiling(
+        config.env.id,
+        max_actions=config.env.max_actions,
+        seeds=seeds,
+        max_turns=config.env.max_turns,
+        max_actions_per_turn=config.env.max_actions_per_turn,
+        **config.env.kwargs,
+    )
+
+
+def aggregate(trajectories: Sequence[Trajectory], config: Config) -> dict[str, float | None]:
+    """All scores of one model's episodes as flat numbers: success, play, world model."""
+    rates = success.success_scores(
+        trajectories, pass_k={1, *config.evaluation.pass_k}, bootstrap=_bootstrap(config)
+    )
+    return rates | play_scores(trajectories) | worldmodel.scores(trajectories)
+
+
+def play_scores(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
+    """How the episodes were played: lengths and the share of useful actions."""
+    turns = [turn for each in trajectories for turn in each.turns]
+    actions = [step for turn in turns for step in turn.transitions]
+    tokens = [len(turn.completion.token_ids) for turn in turns if turn.completion.token_ids]
+    return {
+        "turns_per_episode": _mean(len(turns), len(trajectories)),
+        "actions_per_episode": _mean(len(actions), len(trajectories)),
+        "effective_actions": _mean(sum(step.effective for step in actions), len(actions)),
+        "response_chars": _mean(sum(len(turn.completion.text) for turn in turns), len(turns)),
+        "response_tokens": _mean(sum(tokens), len(tokens)),
+    }
+
+
+def _play(config: Config, specs: Sequence[EpisodeSpec], model_dir: str) -> list[Trajectory]:
+    from steps.policies.parallel import collect  # brings processes and, in them, torch
+
+    trajectories = collect(
+        specs,
+        config=config,
+        policy_spec=from_config.policy_spec(config, model_dir),
+        settings=from_config.rollout_settings(config, temperature=config.evaluation.temperature),
+        workers=from_config.cores(config),
+    )
+    broken = [each for each in trajectories if each.error]
+    if trajectories and len(broken) == len(trajectories):
+        raise StageError(
+            f"all {len(broken)} episodes of {model_dir!r} on {config.env.id} broke, the "
+            f"first with: {broken[0].error}. Nothing can be measured; mend the policy and resume."
+        )
+    return trajectories
+
+
+def _describe(
+    config: Config, trajectories: Sequence[Trajectory], bounds: dict[str, float | None]
+) -> dict[str, Any]:
+    """Everything the report says of one model."""
+    stops: dict[str, int] = {}
+    for each in trajectories:
+        stops[str(each.stop_reason)] = stops.get(str(each.stop_reason), 0) + 1
+    return {
+        "scores": aggregate(trajectories, config) | bounds,
+        "stop_reasons": dict(sorted(stops.items(), key=lambda item: -item[1])),
+        "statuses": worldmodel.status_counts(trajectories),
+        **{name: worldmodel.scores_by(trajectories, key) for name, key in BREAKDOWNS.items()},
+        "puzzles": {
+            puzzle: [each.successes, each.num]
+            for puzzle, each in success.tries_by_puzzle(trajectories).items()
+        },
+        "sample": transcripts.sample(trajectories),
+    }
+
+
+def _summary(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Scores of the final model, those of the others nested under their names."""
+    others = {name: dict(each["scores"]) for name, each in models.items() if name != FINAL}
+    return {**models[FINAL]["scores"], **others}
+
+
+def _gains(config: Config, tries: Mapping[str, Mapping[str, success.Tries]]) -> dict[str, Any]:
+    """Pass@1 of the final model above each other one, on the same puzzles."""
+    return {
+        name: success.paired_gain(each, tries[FINAL], _bootstrap(config))
+        for name, each in tries.items()
+        if name != FINAL
+    }
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """What a score depends on besides the model."""
+    env, chosen = config.env, config.evaluation
+    return {
+        "env_kwargs": dict(env.kwargs),
+        "max_turns": env.max_turns,
+        "max_actions_per_turn": env.max_actions_per_turn,
+        "max_actions": env.max_actions,
+        "response_format": config.prompt.response_format,
+        "split": chosen.split,
+        "base_seed": chosen.base_seed,
+        "samples": chosen.samples,
+        "temperature": chosen.temperature,
+        "top_p": config.sampling.top_p,
+        "confidence": chosen.confidence,
+        "seed": config.seed,
+    }
+
+
+def _bootstrap(config: Config) -> Bootstrap:
+    return Bootstrap(resamples=config.evaluation.bootstrap, confidence=config.evaluation.confidence)
+
+
+def _log(tracker: Tracker, name: str, scores: Mapping[str, float | None]) -> None:
+    known = {f"{name}/{key}": float(value) for key, value in scores.items() if value is not None}
+    tracker.log(known, step=0)
+
+
+def _mean(total: float, num: int) -> float | None:
+    return total / num if num else None

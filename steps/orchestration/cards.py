@@ -1,0 +1,29 @@
+"""Report blocks (`steps.report.blocks`, known here by their fields alone) as Metaflow cards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from metaflow import current
+from metaflow.cards import Image, Markdown, Table
+
+_log = logging.getLogger(__name__)
+
+
+def show(blocks: Callable[[Any], Iterable[Any]], result: Any) -> None:
+    """Put a result on the task's card. A card that can't be drawn never fails a stage."""
+    try:
+        for block in blocks(result):
+            current.card.append(_component(block))
+    except Exception:
+        _log.warning("the card of this step is incomplete", exc_info=True)
+
+
+def _component(block: Any) -> Any:
+    if hasattr(block, "rows"):
+        return Table(data=[list(row) for row in block.rows], headers=list(block.headers))
+    if hasattr(block, "png"):
+        return Image(block.png, label=block.label)
+    return Markdown(block.text)

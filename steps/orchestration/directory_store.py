@@ -1,0 +1,130 @@
+"""Directories (weights, Parquet) in Metaflow's datastore, beside its own artifacts.
+
+A directory is kept file by file under a key, its manifest (names, sizes, SHA-256) written last; an
+artifact holds only the reference that `put` returns. On a local datastore the stored directory is
+used where it lies and a stage writes straight into it; on a remote one it is copied there and back.
+Metaflow's storage classes do the transport, so that every datastore it knows is served.
+
+metaflow-checkpoint's `@model` and `@checkpoint` do much of this, but add a card, a thread and
+two to four seconds to every task, and verify nothing when they load.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+from steps import storage
+from steps.errors import DataError
+
+ROOT = "spa.store"
+"""Folder in the datastore's root, beside the folders that Metaflow keeps for each flow."""
+
+
+class Transport(Protocol):
+    """The part of Metaflow's `DataStoreStorage` in use; paths are relative to its root."""
+
+    TYPE: str
+
+    def full_uri(self, path: str) -> str: ...
+    def list_content(self, paths: list[str]) -> list[Any]: ...
+    def save_bytes(self, items: Any, overwrite: bool = False, len_hint: int = 0) -> None: ...
+    def load_bytes(self, keys: list[str]) -> Any: ...
+
+
+class DirectoryStore:
+    """Keeps directories under keys; `scratch` takes those that were fetched from elsewhere."""
+
+    def __init__(self, transport: Transport, scratch: Path) -> None:
+        self.transport = transport
+        self.scratch = scratch
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the datastore is a folder of this machine."""
+        return self.transport.TYPE == "local"
+
+    def workspace(self, key: str) -> Path:
+        """An empty directory to write into, which `put` under the same key then keeps."""
+        path = self._home(key)
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        return path
+
+    def put(self, directory: Path, key: str, **facts: Any) -> dict[str, Any]:
+        """Keep `directory` under `key`, in place of what may be there; returns its reference."""
+        if self.is_local:
+            manifest = self._place(directory, key, facts)
+        else:
+            manifest = storage.write_manifest(directory, **facts)
+            self._send(directory, key, [*manifest["files"], storage.MANIFEST])
+        return {
+            "key": key,
+            "url": self.transport.full_uri(key),
+            "digest": manifest["digest"],
+            "files": len(manifest["files"]),
+            "bytes": sum(file["bytes"] for file in manifest["files"].values()),
+        }
+
+    def get(self, key: str, digest: str | None = None) -> Path:
+        """The directory under `key`, every file compared with its manifest.
+
+        Raises `DataError` where it is missing, incomplete or changed. Read it, don't write to it.
+        """
+        path = self._home(key)
+        if not self.is_local:
+            self._fetch(key, path)
+        manifest = storage.check_manifest(path)
+        if digest is not None and manifest["digest"] != digest:
+            raise DataError(
+                f"{self.transport.full_uri(key)} holds other files than its reference says "
+                f"({manifest['digest'][:12]}, not {digest[:12]}); run the step that wrote it again."
+            )
+        return path
+
+    def names(self, key: str) -> list[str]:
+        """Names of the folders under `key`, sorted."""
+        found = self.transport.list_content([key])
+        return sorted(entry.path.rsplit("/", 1)[-1] for entry in found if not entry.is_file)
+
+    def discard(self, key: str) -> None:
+        """Remove a local directory; Metaflow's remote storages know no deletion."""
+        if self.is_local:
+            shutil.rmtree(self._home(key), ignore_errors=True)
+
+    def _home(self, key: str) -> Path:
+        return Path(self.transport.full_uri(key)) if self.is_local else self.scratch / key
+
+    def _place(self, directory: Path, key: str, facts: dict[str, Any]) -> dict[str, Any]:
+        target = self._home(key)
+        if directory == target:
+            return storage.write_manifest(directory, **facts)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(directory, temporary)
+        manifest = storage.write_manifest(temporary, **facts)
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+        return manifest
+
+    def _send(self, directory: Path, key: str, names: list[str]) -> None:
+        for name in names:
+            with (directory / name).open("rb") as file:
+                self.transport.save_bytes(iter([(f"{key}/{name}", file)]), overwrite=True)
+
+    def _fetch(self, key: str, target: Path) -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        self._receive(key, [storage.MANIFEST], target)
+        if (target / storage.MANIFEST).is_file():
+            names = storage.read_json(target / storage.MANIFEST)["files"]
+            self._receive(key, list(names), target)
+
+    def _receive(self, key: str, names: list[str], target: Path) -> None:
+        with self.transport.load_bytes([f"{key}/{name}" for name in names]) as found:
+            for path, local, _ in found:
+                if local is not None:
+                    place = target / path.removeprefix(f"{key}/")
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(local, place)

@@ -1,0 +1,207 @@
+"""From the command line to the settings of a run, and the lines a run prints about itself.
+
+Metaflow resolves decorators (and so `@resources`) before it knows any parameter, and `resume` takes
+none: therefore the parser of the flow's `Config` reads the command line itself, once, in the
+process that starts the run. Tasks and resumed runs get what was stored then.
+
+Nothing here imports Metaflow: the flow file calls `name_user` before Metaflow reads the name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import conf
+from steps.errors import ConfigError, unknown_name
+
+CACHE_MODES = ("auto", "off", "refresh")
+STARTING = ("run", "resume")
+"""Commands that start a run."""
+STEPS = (
+    "start",
+    "selfplay_generate",
+    "filter_format",
+    "sft_train",
+    "ppo_train",
+    "evaluate",
+)
+"""Steps whose resources are settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the command line asks for; field names are option names."""
+
+    env: str = "frozenlake"
+    model: str = ""
+    profile: str = ""
+    experiment: str = "spa"
+    cluster: str = "local"
+    override: str = ""
+    seed: int = 0
+    cache: str = "auto"
+
+
+def read_request(argv: Sequence[str]) -> Request:
+    """The options among `argv` that are ours; Metaflow's own are left to Metaflow."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for field in fields(Request):
+        parser.add_argument(f"--{field.name}", default=str(field.default))
+    try:
+        found, _ = parser.parse_known_args([*argv])
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error}; see `run --help`.") from error
+    values = vars(found)
+    try:
+        seed = int(values.pop("seed"))
+    except ValueError as error:
+        raise ConfigError(f"--seed takes a whole number: {error}.") from error
+    return Request(seed=seed, **values)
+
+
+def settings_of(
+    request: Request, check: Callable[[conf.Config], None] = lambda _: None
+) -> dict[str, Any]:
+    """Plain settings of a run: `envs` (id -> its whole config), `resources` (by step), `request`.
+
+    `check` judges each environment's config before any work starts.
+    """
+    if request.cache not in CACHE_MODES:
+        raise ConfigError(unknown_name("cache mode", request.cache, CACHE_MODES))
+    if request.seed < 0:
+        raise ConfigError(f"--seed {request.seed} is negative; give 0 or more.")
+    configs = {env_id: _compose(request, env_id) for env_id in _env_ids(request.env)}
+    for config in configs.values():
+        check(config)
+    first = next(iter(configs.values()))
+    return {
+        "request": vars(request),
+        "envs": {env_id: conf.to_plain(config) for env_id, config in configs.items()},
+        "resources": {step: _resources(first, step) for step in STEPS},
+    }
+
+
+def config_of(settings: Mapping[str, Any], env_id: str) -> conf.Config:
+    """One environment's config, as a run's settings hold it."""
+    return conf.from_plain(settings["envs"][env_id])
+
+
+def describe(settings: Mapping[str, Any]) -> list[str]:
+    """The settings in a few lines, for a reader; everything at `log_level=debug`."""
+    request = settings["request"]
+    configs = {env_id: config_of(settings, env_id) for env_id in settings["envs"]}
+    first = next(iter(configs.values()))
+    lines = [
+        f"SPA: experiment {first.experiment}, profile {first.profile}, model {first.model.name}, "
+        f"seed {first.seed}, cluster {first.cluster}"
+    ]
+    for env_id, config in configs.items():
+        lines += [f"  {env_id} (settings {conf.digest(config)})", *_stages(config)]
+    if request["override"]:
+        lines.append(f"  overrides: {' '.join(conf.split_overrides(request['override']))}")
+    if first.log_level == "debug":
+        lines += [f"  {env_id}.{key} = {value!r}" for env_id, config in configs.items()
+                  for key, value in conf.flat(config).items()]  # fmt: skip
+    return lines
+
+
+def resume_line(argv: Sequence[str], run_id: str) -> str:
+    """The command that takes up `run_id`, as it must be typed where `argv` was typed."""
+    script, *words = argv
+    before = words[: next((i for i, word in enumerate(words) if word in STARTING), 0)]
+    return shlex.join([_python(), script, *before, "resume", "--origin-run-id", run_id])
+
+
+def is_starting(argv: Sequence[str]) -> bool:
+    """Whether a command line starts a run (and isn't a task of one, or a question about one)."""
+    words = set(argv[1:])
+    return not words.isdisjoint(STARTING) and words.isdisjoint({"--help", "step"})
+
+
+def refuse(error: Exception) -> NoReturn:
+    """End the process with one line and exit code 2."""
+    sys.stderr.write(f"{error}\n")
+    raise SystemExit(2)
+
+
+def name_user() -> None:
+    """Give Metaflow a user name where the system has none, or only root, which it refuses."""
+    names = ("METAFLOW_USER", "SUDO_USER", "USERNAME", "USER")
+    if not any(os.environ.get(name) not in (None, "", "root") for name in names):
+        user = getpass.getuser() if hasattr(os, "getuid") and os.getuid() else "spa"
+        os.environ["METAFLOW_USER"] = user
+
+
+def set_logging(level: str) -> None:
+    """Send the stages' log lines to the task's output; only the flow calls this."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    for name in ("steps", "envs", "conf"):
+        logging.getLogger(name).setLevel(level.upper())
+
+
+def _env_ids(text: str) -> list[str]:
+    ids = [part.strip() for part in text.split(",")]
+    if not all(ids):
+        raise ConfigError(f"--env {text!r} holds an empty name; write them as --env a,b.")
+    for env_id in ids:
+        if ids.count(env_id) > 1:
+            raise ConfigError(f"--env {text!r} names {env_id!r} twice; name each once.")
+    return ids
+
+
+def _compose(request: Request, env_id: str) -> conf.Config:
+    try:
+        return conf.compose(
+            profile=request.profile or None,
+            env=env_id,
+            model=request.model or None,
+            experiment=request.experiment,
+            cluster=request.cluster,
+            seed=request.seed,
+            overrides=conf.split_overrides(request.override),
+        )
+    except conf.ConfigError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _resources(config: conf.Config, step: str) -> dict[str, Any]:
+    """By Metaflow's names; no GPU is None, since a cluster can't schedule a request for zero."""
+    section = getattr(config.resources, step)
+    return {"cpu": section.cpu, "gpu": section.gpu or None, "memory": section.memory}
+
+
+def _stages(config: conf.Config) -> list[str]:
+    env, selfplay, sft, ppo, test = (
+        config.env, config.selfplay, config.sft, config.ppo, config.evaluation
+    )  # fmt: skip
+    episodes = selfplay.env_groups * selfplay.group_size * selfplay.batches
+    length = f"{sft.max_steps} steps" if sft.max_steps else f"{sft.epochs} epochs"
+    return [
+        f"    play        {env.max_turns} turns of {env.max_actions_per_turn}, budget "
+        f"{env.max_actions} actions, answers {config.prompt.response_format}",
+        f"    self-play   {episodes} episodes, rounds {selfplay.rounds}, states {selfplay.states}",
+        f"    SFT         {length} of batch {sft.batch_size}, lr {sft.lr:g}, on {sft.target}",
+        f"    PPO         {ppo.total_steps} steps of {ppo.env_groups * ppo.group_size} episodes, "
+        f"lr {ppo.lr:g}, KL {ppo.kl_coef:g}",
+        f"    evaluation  {test.puzzles} {test.split} puzzles x {test.samples} episodes",
+    ]
+
+
+def _python() -> str:
+    """The interpreter as a person types it."""
+    found = shutil.which("python")
+    if found and Path(found).absolute() == Path(sys.executable).absolute():
+        return "python"
+    executable = Path(sys.executable)
+    is_near = executable.is_relative_to(Path.cwd())
+    return str(executable.relative_to(Path.cwd()) if is_near else executable)

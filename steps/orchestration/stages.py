@@ -1,0 +1,109 @@
+"""The surroundings of one stage in one task: where it writes, what it reads, how it fails."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from metaflow import current
+from metaflow.exception import METAFLOW_EXIT_DISALLOW_RETRY
+
+from conf.errors import ConfigError as ConfError
+from conf.schema import Config
+from steps.errors import SPAError
+from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage
+from steps.orchestration.directory_store import DirectoryStore
+from steps.orchestration.runs import set_logging
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One stage of one environment, in this attempt of this task."""
+
+    config: Config
+    name: str
+    out_dir: Path
+    """Empty at first; what is in it when `keep` is called is kept."""
+    key: str
+    store: DirectoryStore
+    checkpoints: MetaflowCheckpoints
+    tracker: Any
+    """A `steps.tracking.Tracker`, which `keep` closes."""
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """What every stage function takes to write with."""
+        return {"out_dir": self.out_dir, "tracker": self.tracker}
+
+    def keep(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Store `out_dir`; the result as an artifact: plain, relative paths, and `directory`."""
+        self.tracker.close()  # its file lies in `out_dir`, and a kept file must not grow
+        plain = relative(result, self.out_dir)
+        assert isinstance(plain, dict)
+        return {**plain, "directory": self.store.put(self.out_dir, self.key, stage=self.name)}
+
+    def fetch(self, result: Mapping[str, Any]) -> Path:
+        """The directory that an earlier stage kept, checked."""
+        reference = result["directory"]
+        return self.store.get(reference["key"], reference["digest"])
+
+
+@contextmanager
+def open_stage(
+    flow: Any, config: Config, name: str, *, open_tracker: Callable[..., Any]
+) -> Iterator[Stage]:
+    """Run a stage's body. The user's mistakes end the task with one message and no retry."""
+    set_logging(config.log_level)
+    scratch = Path(tempfile.mkdtemp(prefix="spa-"))
+    # Metaflow offers a task no public way to its storage.
+    store = DirectoryStore(flow._datastore._storage_impl, scratch)
+    branch = branch_name(config.env.id)
+    roots = lineage(store, current.flow_name, current.run_id, current.origin_run_id)
+    key = f"{roots[0]}/{branch}/{name}/attempt_{current.retry_count}"
+    place = f"{branch}/{name}/checkpoints"
+    out_dir = store.workspace(key)
+    try:
+        with open_tracker(directory=out_dir) as tracker:
+            yield Stage(
+                config=config,
+                name=name,
+                out_dir=out_dir,
+                key=key,
+                store=store,
+                checkpoints=MetaflowCheckpoints(store, roots=[f"{root}/{place}" for root in roots]),
+                tracker=tracker,
+            )
+    except (SPAError, ConfError) as error:
+        if config.log_level == "debug":
+            traceback.print_exc()
+        sys.stderr.write(f"{config.env.id}, {name}: {type(error).__name__}: {error}\n")
+        sys.exit(METAFLOW_EXIT_DISALLOW_RETRY)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def relative(value: Any, directory: Path) -> Any:
+    """`value` with each path inside `directory` made relative to it, and paths as strings."""
+    if isinstance(value, Mapping):
+        return {str(key): relative(each, directory) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [relative(each, directory) for each in value]
+    if isinstance(value, Path) or (isinstance(value, str) and value.startswith(f"{directory}/")):
+        path = Path(value)
+        return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
+    return value
+
+
+def branch_name(env_id: str) -> str:
+    """An environment id as a folder name."""
+    name = re.sub(r"[^\w.-]", "_", env_id)
+    return name if name == env_id else f"{name}-{sha256(env_id.encode()).hexdigest()[:8]}"

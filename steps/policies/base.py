@@ -1,0 +1,56 @@
+"""Who may answer: the protocol, and how a policy is made from plain values.
+
+A backend is one file in this package; its file is imported only when it is asked for, so that
+playing at random needs no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steps.agent.rollout import Policy
+from steps.errors import ConfigError, unknown_name
+
+__all__ = ["POLICY_KINDS", "Policy", "PolicySpec", "make_policy"]
+
+POLICY_KINDS = ("hf", "oracle", "random", "scripted")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicySpec:
+    """A policy in plain values: it can be pickled, and each worker process makes its own."""
+
+    kind: str
+    """One of `POLICY_KINDS`."""
+    model_dir: str = ""
+    """Hugging Face directory (hf), or JSON file with a list of answers (scripted)."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    max_model_len: int = 0
+    """Prompt and answer together, in tokens; 0 takes the model's own limit."""
+    trust_remote_code: bool = False
+    max_batch: int = 1024
+    """Most requests that are answered at once."""
+    separator: str = "||"
+    """What stands between the actions of an answer; for policies that write answers themselves."""
+
+
+def make_policy(spec: PolicySpec) -> Policy:
+    """The policy; raises `ConfigError` for an unknown kind, and what its backend raises."""
+    if spec.kind == "random":
+        from steps.policies.random_policy import RandomPolicy
+
+        return RandomPolicy(separator=spec.separator)
+    if spec.kind == "oracle":
+        from steps.policies.oracle import OraclePolicy
+
+        return OraclePolicy()
+    if spec.kind == "scripted":
+        from steps.policies.scripted import ScriptedPolicy
+
+        return ScriptedPolicy.from_file(spec.model_dir)
+    if spec.kind == "hf":
+        from steps.policies.hf import HFPolicy
+
+        return HFPolicy.from_spec(spec)
+    raise ConfigError(unknown_name("policy", spec.kind, POLICY_KINDS))

@@ -1,0 +1,92 @@
+"""Stage `ppo_train`: reinforcement learning from the finetuned model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from conf.schema import Config
+from steps import storage
+from steps.errors import ConfigError, StageError
+from steps.settings import cores, one_of
+from steps.tracking import Tracker
+from steps.training.backends import choose_backend, num_ranks
+from steps.training.checkpoints import CheckpointStore, fingerprint_of
+from steps.training.ppo_local import train_ppo
+from steps.training.schedules import SCHEDULES
+from steps.training.sft_local import save_model
+from steps.workers import Peers, limit_threads, run_ranks
+
+
+def ppo_train(
+    config: Config,
+    *,
+    model_dir: str,
+    out_dir: Path,
+    checkpoints: CheckpointStore,
+    tracker: Tracker,
+) -> dict[str, Any]:
+    """Train and return plain facts: `model` (directory), `curve`, `steps`, `seconds`, `backend`.
+
+    Raises `StageError` where fewer steps were done than planned without a time limit.
+    """
+    check(config)
+    backend = choose_backend(config, config.ppo.backend, "ppo")
+    fingerprint = fingerprint_of(
+        stage="ppo_train",
+        config=config,
+        sections=("seed", "env", "model", "prompt", "sampling", "ppo"),
+        inputs={"model": storage.directory_digest(Path(model_dir))},
+    )
+    result = run_ranks(
+        _train,
+        config,
+        model_dir,
+        fingerprint,
+        out_dir,
+        size=num_ranks(config),
+        main_only=(tracker, checkpoints),
+    )
+    planned = config.ppo.total_steps
+    if result["steps"] != planned and config.ppo.time_limit_s <= 0:
+        raise StageError(
+            f"PPO on {config.env.id} did {result['steps']} steps of {planned}: its checkpoint can't "
+            "be of this run; start again with --cache refresh."
+        )
+    return {"backend": backend, "fingerprint": fingerprint, **result}
+
+
+def check(config: Config) -> None:
+    """Raise `ConfigError` for PPO settings that can't be meant, before any model is loaded."""
+    section = config.ppo
+    one_of("ppo.advantage", section.advantage, ("turn", "token"))
+    one_of("ppo.lr_schedule", section.lr_schedule, SCHEDULES)
+    if not 0 < section.filter_ratio <= 1:
+        raise ConfigError(f"ppo.filter_ratio is {section.filter_ratio}; give a number in (0, 1].")
+    if config.sampling.temperature == 0 or config.sampling.top_p < 1:
+        raise ConfigError(
+            "PPO needs answers drawn from the model's own distribution: set "
+            "sampling.temperature above 0 and sampling.top_p=1."
+        )
+
+
+def _train(
+    peers: Peers,
+    config: Config,
+    model_dir: str,
+    fingerprint: str,
+    out_dir: Path,
+    tracker: Tracker | None,
+    checkpoints: CheckpointStore | None,
+) -> dict[str, Any]:
+    limit_threads(peers.size, cores(config))
+    run = train_ppo(peers, config, model_dir, fingerprint, out_dir / "work", tracker, checkpoints)
+    if peers.is_main:
+        save_model(out_dir / "model", run.model, run.tokenizer)
+    return {
+        "model": str(out_dir / "model"),
+        "steps": run.steps,
+        "seconds": run.seconds,
+        "curve": run.curve,
+        "processes": peers.size,
+    }

@@ -1,0 +1,352 @@
+"""Figures as PNG bytes: numbers in, picture out.
+
+Matplotlib's object interface with the Agg canvas only: no `pyplot`, hence no global state, no
+display and no figure left open in a long process. Lines carry their names at their ends instead
+of in a legend; random floor and optimal ceiling are drawn wherever a success rate is.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+COLOURS = ("#1f5fa8", "#d1702a", "#3c8a5a", "#8a4f9e", "#a83244", "#5b6770", "#b08d1e", "#2a8c9a")
+"""Taken in this order; the first two differ in brightness, too, for the colour-blind."""
+INK, FAINT, GRID = "#24292f", "#6e7781", "#e4e7eb"
+DPI = 160
+_LABEL_GAP = 0.055
+"""Least distance of two labels at the right edge, as a share of the axes' height."""
+_SWEEPS = 100
+_MEAN_POINTS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """One line; `low` and `high`, where given, are drawn as a band."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    """None leaves a gap."""
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """One recipe, run with several seeds."""
+
+    name: str
+    runs: Sequence[Series]
+    """One a seed; their x may differ."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """A stretch of the x axis with a name, shaded."""
+
+    name: str
+    start: float
+    end: float
+
+
+def curve(
+    series: Sequence[Series],
+    *,
+    floor: float | None = None,
+    ceiling: float | None = None,
+    title: str = "",
+    xlabel: str = "step",
+    ylabel: str = "",
+    is_rate: bool = False,
+) -> bytes:
+    """Lines over steps. A rate keeps the axis 0 to 1, however little it moves."""
+    figure, axes = _frame(title, xlabel, ylabel, size=(6.4, 3.4))
+    ends: list[tuple[float, str, str]] = []
+    for index, each in enumerate(series):
+        colour = COLOURS[index % len(COLOURS)]
+        x, y = _known(each)
+        axes.plot(x, y, color=colour, linewidth=1.8, marker="o" if len(x) < 3 else None)
+        if len(each.low):
+            axes.fill_between(each.x, each.low, each.high, color=colour, alpha=0.14, linewidth=0)
+        if len(y):
+            ends.append((y[-1], f"{each.name} {_short(y[-1])}", colour))
+    _bounds(axes, floor, ceiling)
+    if is_rate or floor is not None or ceiling is not None:
+        _rate_axis(axes)
+    _end_labels(axes, ends)
+    return png(figure)
+
+
+def learning_race(
+    arms: Sequence[Arm],
+    *,
+    floor: float | None = None,
+    ceiling: float | None = None,
+    title: str = "",
+    xlabel: str = "minutes since the start, all stages included",
+    ylabel: str = "success rate",
+    phases: Sequence[Phase] = (),
+) -> bytes:
+    """Success over time for several recipes: a thin line for each seed, a thick one for their mean.
+
+    The mean runs over the stretch that all seeds of the arm cover, read between their points.
+    """
+    figure, axes = _frame(title, xlabel, ylabel, size=(8.6, 4.5))
+    ends: list[tuple[float, str, str]] = []
+    for index, arm in enumerate(arms):
+        colour = COLOURS[index % len(COLOURS)]
+        for run in arm.runs:
+            axes.plot(*_known(run), color=colour, linewidth=0.9, alpha=0.45)
+        x, y = mean_curve(arm.runs)
+        axes.plot(x, y, color=colour, linewidth=2.8, solid_capstyle="round")
+        if len(y):
+            seeds = f" ({len(arm.runs)} seeds)" if len(arm.runs) > 1 else ""
+            ends.append((float(y[-1]), f"{arm.name} {y[-1]:.2f}{seeds}", colour))
+    _phases(axes, phases)
+    _bounds(axes, floor, ceiling)
+    _rate_axis(axes)
+    axes.set_xlim(left=0)
+    _end_labels(axes, ends, bold=True)
+    return png(figure, dpi=200)
+
+
+def mean_curve(runs: Sequence[Series]) -> tuple[Floats, Floats]:
+    """Mean of several lines over the x that all of them cover, linear between their points."""
+    points = [each for each in map(_known, runs) if len(each[0])]
+    if not points:
+        return np.empty(0), np.empty(0)
+    start, stop = max(x[0] for x, _ in points), min(x[-1] for x, _ in points)
+    if start > stop:
+        return np.empty(0), np.empty(0)
+    grid = np.linspace(start, stop, _MEAN_POINTS if stop > start else 1)
+    return grid, np.mean([np.interp(grid, x, y) for x, y in points], axis=0)
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """Mean of each value and the `window - 1` before it, of fewer at the start."""
+    return [
+        sum(values[max(0, end - window) : end]) / min(window, end)
+        for end in range(1, len(values) + 1)
+    ]
+
+
+def drop_reasons(kept: int, dropped: Mapping[str, int], *, title: str = "") -> bytes:
+    """What a filter kept and dropped, as bars with counts and shares."""
+    reasons = sorted(((n, name) for name, n in dropped.items() if n), reverse=True)
+    bars = [("kept", kept, COLOURS[0])]
+    bars += [(name.replace("_", " "), n, COLOURS[1]) for n, name in reasons]
+    return _bars(bars, total=kept + sum(dropped.values()), title=title)
+
+
+def counts(values: Mapping[str, int], *, title: str = "") -> bytes:
+    """Counts by name, in the order given, as bars with their shares."""
+    bars = [(name.replace("_", " "), n, COLOURS[0]) for name, n in values.items()]
+    return _bars(bars, total=sum(values.values()), title=title)
+
+
+def between_bounds(
+    rates: Mapping[str, tuple[float, float, float]],
+    *,
+    floor: float | None = None,
+    ceiling: float | None = None,
+    title: str = "",
+) -> bytes:
+    """Rates with their intervals (value, low, high) on one axis between floor and ceiling."""
+    height = 1.15 + 0.42 * len(rates)
+    figure, axes = _frame(title, "success rate", "", size=(6.4, height))
+    for row, (value, low, high) in enumerate(rates.values()):
+        colour = COLOURS[row % len(COLOURS)]
+        axes.plot([low, high], [row, row], color=colour, linewidth=5, alpha=0.3)
+        axes.plot([value], [row], "o", color=colour, markersize=7)
+        axes.annotate(
+            f"{value:.2f}",
+            (value, row),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=colour,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )
+    axes.yaxis.set_major_locator(FixedLocator(range(len(rates))))
+    axes.set_yticklabels(list(rates))
+    axes.set_ylim(len(rates) - 0.4, -0.75)
+    axes.set_xlim(-0.02, 1.02)
+    axes.grid(axis="y", visible=False)
+    for bound, name in ((floor, "random"), (ceiling, "optimal")):
+        if bound is not None:
+            axes.axvline(bound, color=FAINT, linewidth=1, linestyle=(0, (5, 3)))
+            axes.annotate(
+                f"{name} {bound:.2f}",
+                (bound, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=8,
+                color=FAINT,
+            )
+    axes.set_title(title, pad=18, **_TITLE)
+    return png(figure)
+
+
+_TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10.5, "fontweight": "bold", "color": INK}
+
+
+def canvas(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """An empty figure of `size` inches with one pair of axes."""
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def png(figure: Figure, dpi: int = DPI) -> bytes:
+    """The figure as a file's content, the same for the same figure."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _frame(
+    title: str, xlabel: str, ylabel: str, *, size: tuple[float, float]
+) -> tuple[Figure, Axes]:
+    figure, axes = canvas(size)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=8.5, length=3)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(xlabel, fontsize=9, color=INK)
+    axes.set_ylabel(ylabel, fontsize=9, color=INK)
+    axes.set_title(title, pad=10, **_TITLE)
+    return figure, axes
+
+
+def _known(series: Series) -> tuple[Floats, Floats]:
+    """Points with a value, in order of x."""
+    points = sorted(
+        (float(x), float(y))
+        for x, y in zip(series.x, series.y, strict=True)
+        if y is not None and math.isfinite(y)
+    )
+    table = np.array(points, dtype=float).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _rate_axis(axes: Axes) -> None:
+    axes.set_ylim(0, 1.03)  # a line at 1 keeps its width
+    axes.yaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1.0]))
+
+
+def _bounds(axes: Axes, floor: float | None, ceiling: float | None) -> None:
+    """Floor named below its line and ceiling above: the learning curves run between the two."""
+    for bound, name, side in ((floor, "random play", -1), (ceiling, "optimal play", 1)):
+        if bound is None:
+            continue
+        axes.axhline(bound, color=FAINT, linewidth=1.1, linestyle=(0, (5, 3)))
+        axes.annotate(
+            f"{name} {bound:.2f}",
+            (0, bound),
+            xycoords=("axes fraction", "data"),
+            xytext=(6, 3.5 * side),
+            textcoords="offset points",
+            va="bottom" if side > 0 else "top",
+            fontsize=8.5,
+            color=FAINT,
+        )
+
+
+def _phases(axes: Axes, phases: Iterable[Phase]) -> None:
+    for phase in phases:
+        axes.axvspan(phase.start, phase.end, color="#f1f3f5", linewidth=0, zorder=0)
+        axes.annotate(
+            phase.name,
+            ((phase.start + phase.end) / 2, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 5),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8.5,
+            color=FAINT,
+        )
+
+
+def _end_labels(axes: Axes, ends: Sequence[tuple[float, str, str]], *, bold: bool = False) -> None:
+    """Names at the right edge, at the height of their line's end, pushed apart where too close."""
+    bottom, top = axes.get_ylim()
+    span = (top - bottom) or 1.0
+    heights = spread([(y - bottom) / span for y, _, _ in ends], _LABEL_GAP)
+    for height, (_, text, colour) in zip(heights, ends, strict=True):
+        axes.annotate(
+            text,
+            (1, height),
+            xycoords="axes fraction",
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=colour,
+            fontweight="bold" if bold else "normal",
+            annotation_clip=False,
+        )
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights moved until any two are `gap` apart, order kept, between 0 and 1 where all fit."""
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    placed = list(heights)
+    for _ in range(_SWEEPS):
+        for below, above in itertools.pairwise(order):
+            missing = gap - (placed[above] - placed[below])
+            if missing > 0:
+                placed[below] -= missing / 2
+                placed[above] += missing / 2
+        for index in order:
+            placed[index] = min(max(placed[index], 0.0), 1.0)
+    return placed
+
+
+def _bars(bars: Sequence[tuple[str, int, str]], *, total: int, title: str) -> bytes:
+    figure, axes = _frame(title, "", "", size=(6.4, 0.8 + 0.3 * len(bars)))
+    largest = max((n for _, n, _ in bars), default=1) or 1
+    for row, (_, n, colour) in enumerate(bars):
+        axes.barh(row, n, color=colour, height=0.66)
+        share = f"  {n:,}  ({share_text(n, total)})" if total else f"  {n:,}"
+        axes.text(n, row, share, va="center", fontsize=8.5, color=INK)
+    axes.yaxis.set_major_locator(FixedLocator(range(len(bars))))
+    axes.set_yticklabels([name for name, _, _ in bars])
+    axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
+    axes.set_xlim(0, largest * 1.25)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))
+    axes.grid(axis="y", visible=False)
+    return png(figure)
+
+
+def share_text(n: int, total: int) -> str:
+    """A share in per cent that says neither 0 nor 100 where it is neither."""
+    if 0 < n < 0.0005 * total:
+        return "<0.1%"
+    if 0.9995 * total < n < total:
+        return ">99.9%"
+    return f"{n / total:.1%}"
+
+
+def _short(value: float) -> str:
+    """Two digits after the point, or three significant ones for small and large numbers."""
+    return f"{value:.2f}" if value == 0 or 0.01 <= abs(value) < 1000 else f"{value:.3g}"

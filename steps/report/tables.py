@@ -1,0 +1,137 @@
+"""Scores in words and rows: the headline, the summary table, and how a number is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table as TerminalTable
+
+Result = Mapping[str, Any]
+NONE = "–"
+MODEL_NAMES = {"final": "after PPO", "after_sft": "after SFT"}
+BOUNDS = {
+    "floor": "random play",
+    "ceiling": "optimal play",
+    "n": "episodes",
+    "puzzles": "of so many puzzles",
+}
+WORLD_MODEL = {
+    "format_rate": "well-formed answers",
+    "observation_exact": "observation right",
+    "observation_cells": "observation, cells right",
+    "prediction_exact": "prediction came true",
+    "prediction_cells": "prediction, cells that came true",
+    "prediction_possible": "predicted state was possible",
+    "prediction_probability": "chance of the predicted state",
+    "prediction_best": "(the likeliest state's chance)",
+}
+
+SUMMARY_COLUMNS = (
+    "Pass@1", "Pass@k", "random", "optimal", "n", "puzzles",
+    "format", "observation", "prediction", "possible", "chance",
+)  # fmt: skip
+
+
+def summary_table(summary: Mapping[str, Result]) -> Group:
+    """What the end of a run shows in the terminal: a table an environment, 80 columns wide."""
+    return Group(*(_terminal_table(env_id, models_of(each)) for env_id, each in summary.items()))
+
+
+def _terminal_table(env_id: str, by_model: Mapping[str, Result]) -> TerminalTable:
+    table = TerminalTable(title=env_id, title_justify="left", title_style="bold", min_width=60)
+    table.add_column("")
+    for name in by_model:
+        table.add_column(model_name(name), justify="right", style="bold" if name == "final" else "")
+    for row in score_rows(by_model, {**BOUNDS, **WORLD_MODEL}):
+        table.add_row(*row)
+    return table
+
+
+def score_rows(by_model: Mapping[str, Result], names: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """A row a measure, a column a model: Pass@k and `names`, where any model has them."""
+    columns = list(by_model.values())
+    keys = {key: key.replace("pass", "Pass") for each in columns for key in pass_keys(each)}
+    return [
+        (name, *(f"{number(each.get(key))}{interval_text(each, key)}" for each in columns))
+        for key, name in {**keys, **names}.items()
+        if any(each.get(key) is not None for each in columns)
+    ]
+
+
+def models_of(summary: Result) -> dict[str, Result]:
+    """The scores of each model of a summary: the nested ones, then those of the final model."""
+    nested = {name: each for name, each in summary.items() if isinstance(each, Mapping)}
+    final = {key: value for key, value in summary.items() if key not in nested}
+    return {**nested, "final": final}
+
+
+def model_name(name: str) -> str:
+    """How a model is called in pictures and tables."""
+    return MODEL_NAMES.get(name, words(name))
+
+
+def headline(scores: Result) -> str:
+    """One sentence: the rate with all that it must not stand without."""
+    if scores.get("pass@1") is None:
+        return "No episode was measured."
+    sentence = f"Pass@1 **{number(scores['pass@1'])}**{interval_text(scores, 'pass@1')}"
+    for key in pass_keys(scores)[1:]:
+        sentence += f", {key.replace('pass', 'Pass')} {number(scores[key])}"
+    sentence += f" (n = {scores['n']:,} episodes of {scores['puzzles']:,} puzzles)"
+    if scores.get("floor") is not None:
+        sentence += (
+            f"; random play reaches {number(scores['floor'])}, "
+            f"optimal play {number(scores['ceiling'])}"
+        )
+    return sentence + "."
+
+
+def summary_row(scores: Result) -> tuple[str, ...]:
+    """The cells of `SUMMARY_COLUMNS`."""
+    largest = pass_keys(scores)[-1:]
+    return (
+        f"{number(scores.get('pass@1'))}{interval_text(scores, 'pass@1')}",
+        *(f"{number(scores[key])} (k={key.split('@')[1]})" for key in largest),
+        *([] if largest else [NONE]),
+        *(number(scores.get(key)) for key in ("floor", "ceiling", "n", "puzzles")),
+        *(
+            number(scores.get(key))
+            for key in (
+                "format_rate",
+                "observation_exact",
+                "prediction_exact",
+                "prediction_possible",
+                "prediction_probability",
+            )
+        ),
+    )
+
+
+def pass_keys(scores: Result) -> list[str]:
+    """`pass@1`, `pass@8`, ... as far as they are there, without those of the intervals."""
+    keys = [key for key in scores if key.startswith("pass@") and key[5:].isdigit()]
+    return sorted(keys, key=lambda key: int(key[5:]))
+
+
+def interval_text(scores: Result, key: str) -> str:
+    """The interval of a score in brackets, a blank before it; empty where there is none."""
+    low, high = scores.get(f"{key}_low"), scores.get(f"{key}_high")
+    return "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+
+
+def number(value: Any) -> str:
+    """Three digits after the point for rates, separators for counts, a dash for None."""
+    if value is None:
+        return NONE
+    if isinstance(value, float):
+        if value.is_integer() and abs(value) >= 10:
+            return f"{int(value):,}"
+        return f"{value:.3f}" if 0.001 <= abs(value) < 10 or value == 0 else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def words(name: str) -> str:
+    """A key as it is read."""
+    return name.replace("_", " ")

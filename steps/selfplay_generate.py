@@ -1,0 +1,217 @@
+"""Self-play: a policy plays training puzzles, and the true states replace its own in what it said.
+
+The paper's policy is the model before finetuning. Two deviations:
+
+1. A model made from scratch can't speak, so its first round is played at random, in well-formed
+   answers with true states. That also holds for arms that teach the format alone
+   (`sft.target: format`): where their answers hold states, the states are true ones.
+2. No puzzle of self-play is met again in PPO or in evaluation (`envs.splits`).
+
+Successes and failures are kept alike: what is learned is the world, not a good player.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import conf
+from conf.schema import Config
+from envs import splits
+from envs.errors import EnvironmentConfigError
+from steps.agent.records import Trajectory
+from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
+from steps.errors import ConfigError, StageError
+from steps.policies.base import PolicySpec, make_policy
+from steps.report import transcripts
+from steps.settings import BASELINES, cores, env_factory, one_of, policy_spec, rollout_settings
+from steps.storage import TrajectoryWriter
+from steps.tracking import Tracker
+
+FILE = "trajectories.parquet"
+SPLIT = "sft"
+POLICIES = ("auto", "model", *BASELINES)
+STATES = ("truth", "self_belief")
+
+_log = logging.getLogger(__name__)
+
+
+def selfplay_generate(
+    config: Config,
+    *,
+    model_dir: str,
+    out_dir: Path,
+    round_index: int = 1,
+    tracker: Tracker,
+) -> dict[str, Any]:
+    """Play `env_groups` x `group_size` episodes in each of `batches`, and store them.
+
+    `model_dir` is the model that plays (empty: the configuration's own); the first round of a
+    model from scratch needs none. Each batch is on disk when it ends. Returns plain values: counts,
+    rates, and three transcripts. Raises `ConfigError` before anything is played.
+    """
+    spec = player(config, model_dir, round_index)
+    settings = rollout_settings(config, splice=_takes_truth(config, spec))
+    started = time.monotonic()
+    specs = episode_specs(config, round_index)
+    tally = Tally()
+    with TrajectoryWriter(out_dir / FILE, config_digest=conf.digest(config)) as writer:
+        for index, batch in enumerate(_batches(config, specs)):
+            played = _play(config, batch, spec, settings)
+            writer.write(played)
+            tally.add(played)
+            tracker.log(tally.metrics(time.monotonic() - started), step=index + 1)
+            _log.info("self-play batch %d/%d: %s", index + 1, config.selfplay.batches, tally)
+    tally.check(config)
+    return {
+        **tally.result(),
+        "file": FILE,
+        "policy": spec.kind if spec.kind in BASELINES else "model",
+        "states": "truth" if settings.splice else "self_belief",
+        "round": round_index,
+        "seeds": [specs[0].env_seed, specs[-1].env_seed],
+        "seconds": time.monotonic() - started,
+    }
+
+
+def player(config: Config, model_dir: str = "", round_index: int = 1) -> PolicySpec:
+    """Who plays this round."""
+    chosen = one_of("selfplay.policy", config.selfplay.policy, POLICIES)
+    if chosen in BASELINES:
+        return policy_spec(config, chosen)
+    if chosen == "auto" and config.model.from_scratch and round_index == 1:
+        return policy_spec(config, "random")
+    directory = model_dir or config.model.path
+    if not directory:
+        raise ConfigError(
+            f"selfplay.policy={chosen} lets the model play round {round_index}, but the model is "
+            "made from scratch and has learned nothing; set selfplay.policy=auto, or give a "
+            "trained model with model.path."
+        )
+    return policy_spec(config, directory)
+
+
+def episode_specs(config: Config, round_index: int = 1) -> list[EpisodeSpec]:
+    """The episodes of one round, batch by batch; each round goes on where the last one ended."""
+    section = config.selfplay
+    groups = section.env_groups * section.batches
+    try:
+        seeds = splits.draw_seeds(
+            env_factory(config), SPLIT, groups * round_index, section.base_seed
+        )[-groups:]
+    except EnvironmentConfigError as error:
+        raise ConfigError(f"self-play on {config.env.id}: {error}") from error
+    return [
+        EpisodeSpec(
+            env_seed=seed,
+            group=group,
+            member=member,
+            sampling_seed=mix_seed(config.seed, round_index, seed, member),
+        )
+        for group, seed in enumerate(seeds)
+        for member in range(section.group_size)
+    ]
+
+
+class Tally:
+    """What has been played so far."""
+
+    def __init__(self) -> None:
+        self.num_trajectories = 0
+        self.num_turns = 0
+        self.num_successes = 0
+        self.num_well_formed = 0
+        self.num_broken = 0
+        self.first_error = ""
+        self.puzzles: set[str] = set()
+        self._readable: list[Trajectory] = []
+
+    def add(self, played: list[Trajectory]) -> None:
+        """Count a batch."""
+        for trajectory in played:
+            self.num_trajectories += 1
+            self.num_turns += len(trajectory.turns)
+            self.num_successes += trajectory.success
+            self.num_well_formed += sum(turn.parsed.is_well_formed for turn in trajectory.turns)
+            self.puzzles.add(trajectory.puzzle_hash)
+            if trajectory.error:
+                self.num_broken += 1
+                self.first_error = self.first_error or trajectory.error
+        if not self._readable:
+            self._readable = played
+
+    @property
+    def success_rate(self) -> float:
+        """Share of episodes."""
+        return self.num_successes / max(1, self.num_trajectories)
+
+    @property
+    def format_rate(self) -> float:
+        """Share of turns whose answer is well-formed."""
+        return self.num_well_formed / max(1, self.num_turns)
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Numbers for the tracker."""
+        return {
+            "selfplay/trajectories": self.num_trajectories,
+            "selfplay/turns": self.num_turns,
+            "selfplay/success_rate": self.success_rate,
+            "selfplay/format_rate": self.format_rate,
+            "selfplay/turns_per_second": self.num_turns / max(seconds, 1e-9),
+        }
+
+    def check(self, config: Config) -> None:
+        """Refuse a round in which the policy failed in every episode."""
+        if self.num_broken == self.num_trajectories:
+            raise StageError(
+                f"all {self.num_broken} episodes of self-play on {config.env.id} broke, the first "
+                f"with: {self.first_error}. Mend the policy and resume."
+            )
+
+    def result(self) -> dict[str, Any]:
+        """Plain values for the flow."""
+        return {
+            "trajectories": self.num_trajectories,
+            "turns": self.num_turns,
+            "success_rate": self.success_rate,
+            "format_rate": self.format_rate,
+            "broken": self.num_broken,
+            "puzzles": len(self.puzzles),
+            "sample": transcripts.sample(self._readable),
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_trajectories} episodes, {self.num_turns} turns, "
+            f"success {self.success_rate:.3f}, well-formed {self.format_rate:.3f}"
+        )
+
+
+def _takes_truth(config: Config, spec: PolicySpec) -> bool:
+    """Whether true states replace the policy's own; a baseline has no beliefs to learn from."""
+    states = one_of("selfplay.states", config.selfplay.states, STATES)
+    return states == "truth" or spec.kind in BASELINES
+
+
+def _batches(config: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:
+    size = config.selfplay.env_groups * config.selfplay.group_size
+    return (specs[start : start + size] for start in range(0, len(specs), size))
+
+
+def _play(
+    config: Config, specs: list[EpisodeSpec], spec: PolicySpec, settings: RolloutSettings
+) -> list[Trajectory]:
+    if spec.kind in BASELINES:
+        return run_episodes(
+            specs,
+            env_id=config.env.id,
+            make_env=env_factory(config),
+            policy=make_policy(spec),
+            settings=settings,
+        )
+    from steps.policies.parallel import collect  # brings torch
+
+    return collect(specs, config=config, policy_spec=spec, settings=settings, workers=cores(config))

@@ -1,0 +1,169 @@
+"""From the resolved configuration to the settings that the agent loop takes. Pure functions.
+
+The loop (`steps.agent`) knows no configuration file and the configuration knows no loop; this is
+the one place where the two meet, so that self-play, finetuning, PPO and evaluation show a model
+the same prompt. Words and ranges are checked where the configuration is composed
+(`conf.checks`); what only an environment can judge, its id and arguments, is checked here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+import envs
+from conf.schema import Config
+from envs.errors import EnvironmentConfigError
+from envs.errors import EnvironmentIdError as UnknownEnvironment
+from steps.agent.prompts import History, PromptSettings, PromptStyle
+from steps.agent.records import ResponseFormat, Sampling, StateFormat
+from steps.agent.rollout import RolloutSettings
+from steps.errors import ConfigError, EnvironmentIdError, unknown_name
+from steps.policies.base import PolicySpec
+
+MAX_CORES = 8
+"""Beyond this many processes a model that fits on a laptop gains nothing."""
+BASELINES = ("random", "oracle")
+"""Policies that stand in for a model directory."""
+
+
+def prompt_settings(config: Config) -> PromptSettings:
+    """What the model is shown and asked, the same in every stage."""
+    prompt = config.prompt
+    return PromptSettings(
+        response_format=ResponseFormat(prompt.response_format),
+        style=PromptStyle(prompt.style),
+        history=History(prompt.history),
+        last_k=prompt.last_k,
+        state_shown=StateFormat(prompt.state_shown),
+        observation=StateFormat(prompt.observation),
+        prediction=StateFormat(prompt.prediction),
+        max_actions_per_turn=config.env.max_actions_per_turn,
+        separator=config.env.action_separator,
+    )
+
+
+def sampling_settings(config: Config, *, temperature: float | None = None) -> Sampling:
+    """How answers are drawn; `temperature` overrules the configured one."""
+    sampling = config.sampling
+    return Sampling(
+        temperature=sampling.temperature if temperature is None else temperature,
+        top_p=sampling.top_p,
+        max_new_tokens=sampling.max_new_tokens,
+    )
+
+
+def rollout_settings(
+    config: Config,
+    *,
+    splice: bool = False,
+    penalties: bool = False,
+    temperature: float | None = None,
+) -> RolloutSettings:
+    """How episodes are played. Only PPO counts penalties, only self-play splices the truth."""
+    return RolloutSettings(
+        prompt=prompt_settings(config),
+        sampling=sampling_settings(config, temperature=temperature),
+        max_turns=config.env.max_turns,
+        max_actions_per_turn=config.env.max_actions_per_turn,
+        max_actions=config.env.max_actions,
+        separator=config.env.action_separator,
+        lenient=config.prompt.lenient,
+        splice=splice,
+        splice_likeliest=one_of(
+            "selfplay.prediction", config.selfplay.prediction, ("sampled", "likeliest")
+        )
+        == "likeliest",
+        format_penalty=config.ppo.format_penalty if penalties else 0.0,
+        ineffective_penalty=config.ppo.ineffective_penalty if penalties else 0.0,
+    )
+
+
+def env_factory(config: Config) -> Callable[[], gymnasium.Env[str, str]]:
+    """Makes a new environment at each call; it can be pickled, so worker processes take it, too."""
+    return partial(_make_env, config.env.id, dict(config.env.kwargs))
+
+
+def policy_spec(config: Config, model_dir: str) -> PolicySpec:
+    """Who answers: a model directory, or one of `BASELINES` by its name."""
+    if model_dir in BASELINES:
+        return PolicySpec(kind=model_dir, separator=config.env.action_separator)
+    return PolicySpec(
+        kind="hf",
+        model_dir=model_dir,
+        device=config.device,
+        dtype=config.model.dtype,
+        max_model_len=config.sampling.max_model_len,
+        trust_remote_code=config.model.trust_remote_code,
+    )
+
+
+def cores(config: Config) -> int:
+    """Processes to use: `config.workers` where set, else the cores that are ours, at most 8."""
+    if config.workers > 0:
+        return config.workers
+    return max(1, min(available_cores(), MAX_CORES))
+
+
+def available_cores(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores of this process by affinity and, in a container, by the quota of its control group."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    quota = _cgroup_quota(cgroup_root)
+    return count if quota is None else max(1, min(count, int(quota)))
+
+
+def one_of(where: str, word: str, known: Iterable[str]) -> str:
+    """`word`, or a ConfigError with the nearest known one; `where` is the setting's name."""
+    names = tuple(known)
+    if word not in names:
+        raise ConfigError(unknown_name(where, word, names))
+    return word
+
+
+def at_least(where: str, number: int, least: int) -> int:
+    """`number`, or a ConfigError where it is below `least`."""
+    if number < least:
+        raise ConfigError(f"{where} is {number}; give {least} or more.")
+    return number
+
+
+def _make_env(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[str, str]:
+    try:
+        return envs.make(env_id, **kwargs)
+    except UnknownEnvironment as error:
+        raise EnvironmentIdError(str(error)) from error
+    except EnvironmentConfigError as error:
+        raise ConfigError(f"env.kwargs of {env_id!r}: {error}") from error
+
+
+def _cgroup_quota(root: Path) -> float | None:
+    """CPU quota in cores, version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`); None is no limit."""
+    try:
+        words = (root / "cpu.max").read_text().split()
+    except OSError:
+        words = _version_1_words(root / "cpu")
+    if len(words) != 2 or words[0] in ("max", "-1"):
+        return None
+    try:
+        quota, period = (int(word) for word in words)
+    except ValueError:
+        return None
+    return quota / period if period > 0 else None
+
+
+def _version_1_words(directory: Path) -> list[str]:
+    try:
+        return [
+            (directory / name).read_text().strip()
+            for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        ]
+    except OSError:
+        return []

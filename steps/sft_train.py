@@ -1,0 +1,135 @@
+"""Stage `sft_train`: teach the model its world, from the filtered self-play data.
+
+The public function chooses the backend, finetunes, lets the result play held-out puzzles (the
+gate: format and world-model accuracy, never success, which finetuning alone may lower) and leaves
+a Hugging Face directory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from conf.schema import Config
+from steps import storage
+from steps.agent.records import SFTExample
+from steps.errors import ConfigError, StageError
+from steps.settings import cores, env_factory, one_of
+from steps.tracking import Tracker
+from steps.training.backends import choose_backend, num_ranks
+from steps.training.checkpoints import CheckpointStore, fingerprint_of
+from steps.training.ppo_local import run_probe
+from steps.training.sft_local import SFTRun, save_model, train_sft
+from steps.training.tiny_model import build_tiny
+from steps.workers import Peers, limit_threads, run_ranks
+
+TRAIN_FILE, VALIDATION_FILE = "sft_train.parquet", "sft_validation.parquet"
+
+
+def sft_train(
+    config: Config,
+    *,
+    data_dir: Path,
+    model_dir: str,
+    out_dir: Path,
+    checkpoints: CheckpointStore,
+    tracker: Tracker,
+) -> dict[str, Any]:
+    """Finetune and return plain facts: `model` (directory), `curve`, `probe`, `steps`, `backend`.
+
+    `model_dir` "" builds the configured model from scratch. Raises `StageError` where the gate
+    finds fewer well-formed answers than `sft.min_format_rate`.
+    """
+    one_of("sft.state_loss", config.sft.state_loss, ("train", "mask", "strip"))
+    backend = choose_backend(config, config.sft.backend, "sft")
+    train = storage.read_examples(data_dir / TRAIN_FILE)
+    validation = storage.read_examples(data_dir / VALIDATION_FILE)
+    source = resolve_model(config, model_dir, out_dir / "initial")
+    fingerprint = fingerprint_of(
+        stage="sft_train",
+        config=config,
+        sections=("seed", "env", "model", "prompt", "sampling", "sft"),
+        inputs={
+            "data": storage.file_digest(data_dir / TRAIN_FILE),
+            "model": storage.directory_digest(Path(source)) if Path(source).is_dir() else source,
+        },
+    )
+    result = run_ranks(
+        _train,
+        config,
+        train,
+        validation,
+        source,
+        fingerprint,
+        out_dir,
+        size=num_ranks(config),
+        main_only=(tracker, checkpoints),
+    )
+    _gate(config, result["probe"])
+    return {"backend": backend, "fingerprint": fingerprint, "rows": len(train), **result}
+
+
+def resolve_model(config: Config, model_dir: str, scratch: Path) -> str:
+    """The model to start from: a directory or hub name, or one built from scratch."""
+    source = model_dir or config.model.path
+    if source:
+        return source
+    if not config.model.from_scratch:
+        raise ConfigError(
+            f"model {config.model.name!r} has no path and isn't built from scratch: set model.path."
+        )
+    return str(build_tiny(config.model, scratch))
+
+
+def _train(
+    peers: Peers,
+    config: Config,
+    train: list[SFTExample],
+    validation: list[SFTExample],
+    source: str,
+    fingerprint: str,
+    out_dir: Path,
+    tracker: Tracker | None,
+    checkpoints: CheckpointStore | None,
+) -> dict[str, Any]:
+    limit_threads(peers.size, cores(config))
+    run: SFTRun = train_sft(
+        peers,
+        config,
+        train,
+        validation,
+        source,
+        fingerprint,
+        out_dir / "work",
+        tracker,
+        checkpoints,
+    )
+    probe: dict[str, float] = {}
+    if config.sft.probe_puzzles > 0:
+        policy = run.policy(config.sampling.max_model_len)
+        probe = run_probe(
+            peers, config, policy, env_factory(config), puzzles=config.sft.probe_puzzles
+        )
+    if peers.is_main:
+        save_model(out_dir / "model", run.model, run.tokenizer)
+        if tracker is not None and probe:
+            tracker.log(probe, run.steps)
+    return {
+        "model": str(out_dir / "model"),
+        "steps": run.steps,
+        "seconds": run.seconds,
+        "curve": run.curve,
+        "probe": probe,
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "processes": peers.size,
+    }
+
+
+def _gate(config: Config, probe: dict[str, float]) -> None:
+    rate = probe.get("probe/format_rate")
+    if rate is not None and rate < config.sft.min_format_rate:
+        raise StageError(
+            f"after finetuning {rate:.1%} of the answers on {config.env.id} are well-formed, fewer "
+            f"than sft.min_format_rate={config.sft.min_format_rate:.1%}: train longer "
+            "(sft.max_steps or sft.epochs), or lower the gate."
+        )

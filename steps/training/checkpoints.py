@@ -1,0 +1,98 @@
+"""Checkpoints: Hugging Face directories, trainer state beside them, a marker written last.
+
+A directory is complete when its marker file exists: everything is written under a temporary name,
+the marker last, and the whole is moved into place. Weights are safetensors; trainer state
+(optimizer, RNG, counters) is `torch.save`d tensors and plain values, loaded with
+`weights_only=True`.
+
+Stages are handed a `CheckpointStore` and never know where it keeps things: `DirectoryCheckpoints`
+is the plain one, `steps.orchestration.checkpoint_store` the one over Metaflow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from conf.schema import Config
+from steps.errors import CheckpointError
+
+MARKER = "complete.json"
+STATE_FILE = "trainer_state.pt"
+KEEP_LAST = 2
+
+
+class CheckpointStore(Protocol):
+    """Where a stage leaves its checkpoints, and finds those of its own fingerprint again."""
+
+    def save(self, directory: Path, *, step: int, fingerprint: str) -> None:
+        """Keep a copy of `directory` as the checkpoint of `step`."""
+
+    def newest(self, fingerprint: str) -> tuple[int, Path] | None:
+        """Step and directory of the newest complete checkpoint of `fingerprint`, or None."""
+
+
+class DirectoryCheckpoints:
+    """Checkpoints under `root/<fingerprint>/step_<n>`, the last `keep_last` of them."""
+
+    def __init__(self, root: Path, *, keep_last: int = KEEP_LAST) -> None:
+        self.root = root
+        self.keep_last = keep_last
+
+    def save(self, directory: Path, *, step: int, fingerprint: str) -> None:
+        """Copy `directory` under a temporary name, then move it into place and prune old ones."""
+        parent = self.root / fingerprint
+        parent.mkdir(parents=True, exist_ok=True)
+        target = parent / f"step_{step:08d}"
+        temporary = parent / f".{target.name}.{os.getpid()}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(directory, temporary)
+        (temporary / MARKER).write_text(json.dumps({"step": step, "fingerprint": fingerprint}))
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+        for old in sorted(parent.glob("step_*"))[: -self.keep_last]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def newest(self, fingerprint: str) -> tuple[int, Path] | None:
+        """The newest directory that has its marker."""
+        for directory in sorted((self.root / fingerprint).glob("step_*"), reverse=True):
+            if (directory / MARKER).is_file():
+                return json.loads((directory / MARKER).read_text())["step"], directory
+        return None
+
+
+def save_trainer_state(directory: Path, state: Mapping[str, Any]) -> None:
+    """Write optimizer, RNG states and counters: tensors, numbers, strings and containers of them."""
+    torch.save(dict(state), directory / STATE_FILE)
+
+
+def load_trainer_state(directory: Path) -> dict[str, Any]:
+    """Read what `save_trainer_state` wrote; nothing in it is executed."""
+    path = directory / STATE_FILE
+    try:
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:
+        raise CheckpointError(
+            f"the trainer state {path.name} in {directory} can't be read ({error}): delete that "
+            "checkpoint, the stage then goes on from the one before it."
+        ) from error
+
+
+def fingerprint_of(
+    *, stage: str, config: Config, sections: Sequence[str], inputs: Mapping[str, str]
+) -> str:
+    """16 hexadecimal digits that name a stage's work: its settings and the digests of its inputs."""
+    settings = {name: getattr(config, name) for name in sections}
+    plain = {
+        name: asdict(value) if is_dataclass(value) else value for name, value in settings.items()
+    }
+    text = json.dumps({"stage": stage, "settings": plain, "inputs": dict(inputs)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,187 @@
+"""PPO in plain torch: play, estimate, learn; one or several processes, CPU or one GPU.
+
+The readable reference for the verl backend. Each rank plays and learns its share of the groups;
+gradients are summed, so that the update is that of the whole batch.
+
+What differs from the published recipe, and why:
+1. The loss covers sampled tokens only, and their ids and log-probabilities are those of sampling.
+2. An anchor to the finetuned model (`ppo.kl_coef`): without it the model learns to wish, its
+   predictions drift to the goal while success still rises.
+3. `advantage: turn` chains GAE over turns and reads values off the prompt; a turn's tokens share
+   one advantage.
+4. Groups that are filtered out are never those of the larger reward deviation, also when all are
+   equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from conf.schema import Config
+from envs.splits import draw_seeds
+from steps.agent.records import Trajectory
+from steps.agent.rollout import EpisodeSpec, mix_seed
+from steps.policies.hf import HFPolicy
+from steps.settings import env_factory, rollout_settings
+from steps.tracking import Tracker
+from steps.training import probe
+from steps.training.checkpoints import CheckpointStore
+from steps.training.ppo_learner import Learner, build_learner, save_learner
+from steps.training.ppo_update import estimate, learn
+from steps.workers import Peers
+
+
+@dataclass(kw_only=True)
+class PPORun:
+    """What the training leaves."""
+
+    model: Any
+    tokenizer: Any
+    steps: int = 0
+    seconds: float = 0.0
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+
+def train_ppo(
+    peers: Peers,
+    config: Config,
+    model_dir: str,
+    fingerprint: str,
+    work_dir: Path,
+    tracker: Tracker | None,
+    checkpoints: CheckpointStore | None,
+) -> PPORun:
+    """Train the model of `model_dir` for `ppo.total_steps` steps; every rank calls this alike."""
+    section = config.ppo
+    start, resumed = 0, None
+    if checkpoints is not None:
+        found = checkpoints.newest(fingerprint)
+        start, resumed = found if found else (0, None)
+    start, source = peers.gather((start, str(resumed) if resumed else ""))[0]
+    learner = build_learner(peers, config, model_dir, source)
+    run = PPORun(model=learner.actor, tokenizer=learner.tokenizer, steps=start)
+    if source:
+        run.seconds = learner.progress["seconds"]
+        run.curve = list(learner.progress["curve"])
+    policy = HFPolicy(learner.actor, learner.tokenizer, max_model_len=config.sampling.max_model_len)
+    make_env = env_factory(config)
+    for step in range(start, section.total_steps):
+        began = time.perf_counter()
+        metrics = _step(learner, policy, make_env, step)
+        if section.probe_every and (step + 1) % section.probe_every == 0:
+            metrics |= run_probe(peers, config, policy, make_env)
+        run.steps = step + 1
+        run.seconds += time.perf_counter() - began
+        metrics["ppo/seconds"] = run.seconds
+        if peers.is_main:
+            run.curve.append({"step": step + 1, **metrics})
+            if tracker is not None:
+                tracker.log(metrics, step + 1)
+        out_of_time = section.time_limit_s > 0 and run.seconds >= section.time_limit_s
+        if peers.gather(out_of_time)[0]:
+            break
+        if section.save_every and (step + 1) % section.save_every == 0:
+            if peers.is_main and checkpoints is not None:
+                progress = {"seconds": run.seconds, "curve": run.curve}
+                save_learner(learner, work_dir / "checkpoint", progress)
+                checkpoints.save(work_dir / "checkpoint", step=run.steps, fingerprint=fingerprint)
+    return run
+
+
+def run_probe(
+    peers: Peers,
+    config: Config,
+    policy: HFPolicy,
+    make_env: Callable[[], gymnasium.Env[str, str]],
+    *,
+    puzzles: int | None = None,
+) -> dict[str, float]:
+    """Play validation puzzles, the same at every probe, and score them."""
+    section = config.ppo
+    count = section.probe_puzzles if puzzles is None else puzzles
+    seeds = draw_seeds(make_env, "validation", count, section.base_seed, distinct=True)
+    specs = [
+        EpisodeSpec(
+            env_seed=seed,
+            group=group,
+            member=member,
+            sampling_seed=mix_seed(config.seed, 7, group, member),
+        )
+        for group, seed in enumerate(seeds)
+        for member in range(section.probe_samples)
+    ]
+    policy.model.eval()
+    trajectories = probe.play(
+        peers,
+        specs,
+        env_id=config.env.id,
+        make_env=make_env,
+        policy=policy,
+        settings=rollout_settings(config),
+    )
+    summary = probe.summarize(peers, trajectories)
+    return {f"probe/{name}": value for name, value in summary.items() if value is not None}
+
+
+def _step(
+    learner: Learner,
+    policy: HFPolicy,
+    make_env: Callable[[], gymnasium.Env[str, str]],
+    step: int,
+) -> dict[str, float]:
+    began = time.perf_counter()
+    learner.actor.eval()
+    trajectories = _play(learner, policy, make_env, step)
+    played = time.perf_counter()
+    metrics = _play_metrics(learner, trajectories)
+    samples = estimate(learner, trajectories)
+    estimated = time.perf_counter()
+    metrics |= learn(learner, samples, step)
+    learned = time.perf_counter()
+    metrics |= {
+        "timing_s/rollout": played - began,
+        "timing_s/estimate": estimated - played,
+        "timing_s/update": learned - estimated,
+        "timing_s/step": learned - began,
+    }
+    return metrics
+
+
+def _play(
+    learner: Learner,
+    policy: HFPolicy,
+    make_env: Callable[[], gymnasium.Env[str, str]],
+    step: int,
+) -> list[Trajectory]:
+    config, section = learner.config, learner.config.ppo
+    seeds = draw_seeds(make_env, "train", section.env_groups, learner.env_cursor)
+    learner.env_cursor = seeds[-1] + 1
+    specs = [
+        EpisodeSpec(
+            env_seed=seed,
+            group=group,
+            member=member,
+            sampling_seed=mix_seed(config.seed, 11, step, group, member),
+        )
+        for group, seed in enumerate(seeds)
+        for member in range(section.group_size)
+    ]
+    return probe.play(
+        learner.peers,
+        specs,
+        env_id=config.env.id,
+        make_env=make_env,
+        policy=policy,
+        settings=rollout_settings(config, penalties=True),
+    )
+
+
+def _play_metrics(learner: Learner, trajectories: list[Trajectory]) -> dict[str, float]:
+    summary = probe.summarize(learner.peers, trajectories)
+    return {f"rollout/{name}": value for name, value in summary.items() if value is not None}

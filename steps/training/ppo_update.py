@@ -1,0 +1,280 @@
+"""One PPO update: values and advantages of the played episodes, then passes of minibatches.
+
+Minibatches are those of the whole batch: each rank works on its share, gradients are summed over
+the ranks and divided by the whole minibatch's tokens (actor) or decisions (critic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from steps.agent.records import Trajectory
+from steps.training.advantages import select_groups, whiten
+from steps.training.losses import entropy, policy_loss, token_logprobs, value_loss
+from steps.training.ppo_batch import (
+    PPOSample,
+    build_samples,
+    fill_advantages,
+    split_evenly,
+    token_advantages,
+)
+from steps.training.ppo_learner import Learner, set_lr
+from steps.training.tokenization import pad_rows
+from steps.workers import Peers
+
+FORWARD_BATCH = 512
+"""Samples a forward pass without gradient."""
+
+
+def estimate(learner: Learner, trajectories: list[Trajectory]) -> list[PPOSample]:
+    """Samples of the kept groups, with values, advantages (normalised over all ranks), returns."""
+    section = learner.config.ppo
+    kept = _kept(learner, trajectories)
+    samples = build_samples(
+        kept,
+        level=section.advantage,
+        whole_episode=learner.config.prompt.history == "full",
+    )
+    if learner.critic is not None:
+        for sample, values in zip(samples, _values(learner, samples), strict=True):
+            sample.values = values
+    fill_advantages(samples, gamma=section.gamma, lam=section.lam)
+    if section.normalize_advantages:
+        _normalize(learner.peers, samples)
+    return samples
+
+
+def _kept(learner: Learner, trajectories: list[Trajectory]) -> list[Trajectory]:
+    if learner.config.ppo.filter_ratio >= 1:
+        return trajectories
+    pairs = learner.peers.gather([(item.group, item.reward) for item in trajectories])
+    groups, rewards = zip(*[pair for rank in pairs for pair in rank], strict=True)
+    chosen = set(select_groups(rewards, groups, ratio=learner.config.ppo.filter_ratio))
+    return [item for item in trajectories if item.group in chosen]
+
+
+@torch.no_grad()
+def _values(learner: Learner, samples: Sequence[PPOSample]) -> Iterator[np.ndarray]:
+    assert learner.critic is not None
+    learner.critic.eval()
+    for start in range(0, len(samples), FORWARD_BATCH):
+        chunk = samples[start : start + FORWARD_BATCH]
+        values_BT = learner.critic(_ids(learner, [sample.critic_ids for sample in chunk])).cpu()
+        for row, sample in zip(values_BT.numpy(), chunk, strict=True):
+            yield row[list(sample.positions)].astype(np.float64)
+
+
+def _normalize(peers: Peers, samples: Sequence[PPOSample]) -> None:
+    """Whiten advantages over every decision of every rank."""
+    flat = [float(a) for sample in samples for a in sample.advantages]
+    count, total = peers.sum([len(flat), sum(flat)])
+    mean = total / max(count, 1)
+    (squares,) = peers.sum([sum((a - mean) ** 2 for a in flat)])
+    std = (squares / max(count, 1)) ** 0.5
+    for sample in samples:
+        sample.advantages = whiten(sample.advantages, mean=mean, std=std)
+
+
+def _ids(learner: Learner, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    pad = learner.tokenizer.pad_token_id
+    return pad_rows(rows, value=pad, dtype=torch.long, device=learner.device)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Tensors:
+    """One minibatch as tensors, `[B, T]` each (values `[B, D]` by decision)."""
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    old_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    reference: torch.Tensor | None
+
+
+def _tensors(
+    learner: Learner, samples: Sequence[PPOSample], reference: dict[int, torch.Tensor]
+) -> _Tensors:
+    def floats(rows: Sequence[Sequence[float]]) -> torch.Tensor:
+        return pad_rows(rows, value=0.0, dtype=torch.float32, device=learner.device)
+
+    ids = _ids(learner, [sample.tokens.token_ids for sample in samples])
+    anchors = None
+    if reference:
+        anchors = torch.zeros(ids.shape, device=learner.device)
+        for row, sample in enumerate(samples):
+            anchor = reference[id(sample)]
+            anchors[row, : len(anchor)] = anchor
+    return _Tensors(
+        ids=ids,
+        mask=floats([sample.tokens.loss_mask for sample in samples]),
+        old_logprobs=floats([sample.tokens.logprobs for sample in samples]),
+        advantages=floats([token_advantages(sample) for sample in samples]),
+        reference=anchors,
+    )
+
+
+@torch.no_grad()
+def _reference_logprobs(learner: Learner, samples: Sequence[PPOSample]) -> dict[int, torch.Tensor]:
+    if learner.reference is None:
+        return {}
+    anchors = {}
+    temperature = learner.config.sampling.temperature
+    for start in range(0, len(samples), FORWARD_BATCH):
+        chunk = samples[start : start + FORWARD_BATCH]
+        ids = _ids(learner, [sample.tokens.token_ids for sample in chunk])
+        logprobs = token_logprobs(
+            learner.reference(input_ids=ids).logits, ids, temperature=temperature
+        )
+        for row, sample in zip(logprobs, chunk, strict=True):
+            anchors[id(sample)] = row[: len(sample.tokens.token_ids)]
+    return anchors
+
+
+def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, float]:
+    """`ppo_epochs` passes over the samples in minibatches of the whole (all ranks') batch."""
+    section, peers = learner.config.ppo, learner.peers
+    set_lr(learner, step)
+    reference = _reference_logprobs(learner, samples)
+    (total,) = peers.sum([len(samples)])
+    parts = max(1, round(total / section.minibatch_size))
+    totals = np.zeros(6)
+    norms: list[float] = []
+    learner.actor.train()
+    for epoch in range(section.ppo_epochs):
+        rng = np.random.default_rng([learner.config.seed, step, epoch, peers.rank])
+        pieces = split_evenly(rng.permutation(len(samples)), parts)
+        tokens = peers.sum([_num_tokens(samples, piece) for piece in pieces])
+        decisions = peers.sum([_num_decisions(samples, piece) for piece in pieces])
+        for piece, num_tokens, num_decisions in zip(pieces, tokens, decisions, strict=True):
+            batch = [samples[index] for index in piece]
+            if step >= section.critic_warmup:
+                sums, norm = _update_actor(learner, batch, reference, num_tokens)
+                totals[:5] += sums
+                norms.append(norm)
+            totals[5] += _update_critic(learner, batch, num_decisions) * num_decisions
+    return _learn_metrics(learner, samples, totals, norms)
+
+
+def _num_tokens(samples: Sequence[PPOSample], piece: Sequence[int]) -> float:
+    return sum(sum(samples[index].tokens.loss_mask) for index in piece)
+
+
+def _num_decisions(samples: Sequence[PPOSample], piece: Sequence[int]) -> float:
+    return float(sum(len(samples[index].positions) for index in piece))
+
+
+def _update_actor(
+    learner: Learner,
+    batch: Sequence[PPOSample],
+    reference: dict[int, torch.Tensor],
+    num_tokens: float,
+) -> tuple[np.ndarray, float]:
+    """One optimizer step; this rank's sums of (loss, clipped, approx KL, reference KL, tokens)."""
+    section = learner.config.ppo
+    learner.actor_optimizer.zero_grad()
+    sums = np.zeros(5)
+    if batch:
+        tensors = _tensors(learner, batch, reference)
+        logits = learner.actor(input_ids=tensors.ids).logits
+        logprobs = token_logprobs(
+            logits, tensors.ids, temperature=learner.config.sampling.temperature
+        )
+        result = policy_loss(
+            logprobs,
+            tensors.old_logprobs,
+            tensors.advantages,
+            tensors.mask,
+            clip_low=section.clip_low,
+            clip_high=section.clip_high,
+            dual_clip=section.dual_clip,
+            reference_logprobs_BT=tensors.reference,
+            kl_coef=section.kl_coef,
+        )
+        loss = result.loss
+        if section.entropy_coef > 0:
+            loss = loss - section.entropy_coef * (entropy(logits) * tensors.mask).sum()
+        loss.backward()
+        sums[:] = (
+            float(loss.detach()),
+            result.clipped,
+            result.approx_kl,
+            result.reference_kl,
+            float(tensors.mask.sum()),
+        )
+    learner.peers.sum_gradients(learner.actor.parameters(), scale=1.0 / max(num_tokens, 1.0))
+    norm = torch.nn.utils.clip_grad_norm_(learner.actor.parameters(), section.max_grad_norm)
+    if torch.isfinite(norm):
+        learner.actor_optimizer.step()
+    return sums, float(norm)
+
+
+def _update_critic(learner: Learner, batch: Sequence[PPOSample], num_decisions: float) -> float:
+    """One optimizer step of the critic; the mean loss of this rank's decisions over all."""
+    if learner.critic is None or learner.critic_optimizer is None:
+        return 0.0
+    section, critic = learner.config.ppo, learner.critic
+    critic.train()
+    learner.critic_optimizer.zero_grad()
+    value = 0.0
+    if batch:
+        values_BT = critic(_ids(learner, [sample.critic_ids for sample in batch]))
+        positions, mask = _padded([sample.positions for sample in batch], learner.device)
+        old, _ = _padded([sample.values for sample in batch], learner.device)
+        returns, _ = _padded([sample.returns for sample in batch], learner.device)
+        loss = value_loss(
+            values_BT.gather(1, positions.long()), old, returns, mask, clip=section.value_clip
+        )
+        loss.backward()
+        value = float(loss.detach())
+    learner.peers.sum_gradients(critic.parameters(), scale=1.0 / max(num_decisions, 1.0))
+    torch.nn.utils.clip_grad_norm_(critic.parameters(), section.max_grad_norm)
+    learner.critic_optimizer.step()
+    return value / max(num_decisions, 1.0)
+
+
+def _padded(rows: Sequence[Any], device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    filled = pad_rows(rows, value=0.0, dtype=torch.float32, device=device)
+    mask = pad_rows(
+        [[1.0] * len(row) for row in rows], value=0.0, dtype=torch.float32, device=device
+    )
+    return filled, mask
+
+
+def _learn_metrics(
+    learner: Learner, samples: Sequence[PPOSample], totals: np.ndarray, norms: Sequence[float]
+) -> dict[str, float]:
+    peers, epochs = learner.peers, learner.config.ppo.ppo_epochs
+    sampled = [p for sample in samples for p in sample.tokens.logprobs if p != 0.0]
+    returns = [r for sample in samples for r in sample.returns]
+    values = [v for sample in samples for v in sample.values]
+    errors = sum((r - v) ** 2 for r, v in zip(returns, values, strict=True))
+    local = [
+        *totals,
+        -sum(sampled),
+        sum(sum(sample.tokens.loss_mask) for sample in samples),
+        float(len(returns)),
+        sum(returns),
+        sum(r * r for r in returns),
+        errors,
+    ]
+    loss, clipped, kl, anchor, tokens, critic, nats, count, num, total, squares, error = peers.sum(
+        local
+    )
+    tokens, num = max(tokens, 1.0), max(num, 1.0)
+    variance = squares / num - (total / num) ** 2
+    return {
+        "actor/loss": loss / tokens,
+        "actor/clip_fraction": clipped / tokens,
+        "actor/approx_kl": kl / tokens,
+        "actor/reference_kl": anchor / tokens,
+        "actor/entropy": nats / max(count, 1.0),
+        "actor/grad_norm": float(np.mean(norms)) if norms else 0.0,
+        "actor/lr": learner.actor_optimizer.lr,
+        "critic/loss": critic / (num * epochs),
+        "critic/explained_variance": 1 - error / num / variance if variance > 1e-12 else 0.0,
+    }

@@ -1,0 +1,27 @@
+"""Learning rate over training: linear warm-up, then constant, linear or cosine."""
+
+from __future__ import annotations
+
+import math
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+def lr_scale(
+    step: int, *, total_steps: int, warmup_steps: int, schedule: str, min_ratio: float
+) -> float:
+    """Factor on the learning rate for the update after `step` updates (0-based), in (0, 1].
+
+    Warm-up rises linearly and reaches 1 at `warmup_steps`; the decay ends at `min_ratio`.
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    if schedule == "constant":
+        return 1.0
+    span = max(1, total_steps - warmup_steps)
+    progress = min(1.0, (step - warmup_steps) / span)
+    if schedule == "linear":
+        decayed = 1.0 - progress
+    else:
+        decayed = 0.5 * (1.0 + math.cos(math.pi * progress))
+    return min_ratio + (1.0 - min_ratio) * decayed

@@ -1,0 +1,232 @@
+"""Supervised finetuning in plain torch: one or several processes, CPU or one GPU.
+
+The paper's equations 1 and 2: cross-entropy over every token of the response, the states in it
+included, averaged over the learned tokens of the batch. The readable reference for the verl
+backend.
+
+What differs from the published code, and why:
+1. States are trained; there they are replaced by one token and masked out (`state_loss: mask`).
+2. The loss is divided by the batch's learned tokens once, not per micro-batch.
+3. Examples are padded to the longest of the batch, never cut.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from conf.schema import Config, SFTSection
+from steps.agent.records import SFTExample
+from steps.policies.hf import HFPolicy, load_model, load_tokenizer
+from steps.tracking import Tracker
+from steps.training.checkpoints import (
+    CheckpointStore,
+    load_trainer_state,
+    save_trainer_state,
+)
+from steps.training.losses import token_logprobs
+from steps.training.optimizers import Optimizers, build_optimizers
+from steps.training.schedules import lr_scale
+from steps.training.tokenization import SPAN_KINDS, SFTRow, pad_rows, tokenize_examples
+from steps.workers import Peers
+
+EVAL_BATCH = 256
+
+
+@dataclass(kw_only=True)
+class SFTRun:
+    """What a finetuning leaves: the model in memory and its curves."""
+
+    model: Any
+    tokenizer: Any
+    steps: int
+    curve: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def policy(self, max_model_len: int) -> HFPolicy:
+        """The finetuned model as a player."""
+        return HFPolicy(self.model.eval(), self.tokenizer, max_model_len=max_model_len)
+
+
+def num_steps(section: SFTSection, num_rows: int) -> int:
+    """Optimizer steps of the whole run: `max_steps`, or `epochs` over the rows."""
+    if section.max_steps > 0:
+        return section.max_steps
+    return section.epochs * max(1, num_rows // section.batch_size)
+
+
+def train_sft(
+    peers: Peers,
+    config: Config,
+    train: Sequence[SFTExample],
+    validation: Sequence[SFTExample],
+    model_dir: str,
+    fingerprint: str,
+    work_dir: Path,
+    tracker: Tracker | None,
+    checkpoints: CheckpointStore | None,
+) -> SFTRun:
+    """Finetune the model of `model_dir`; every rank calls this with the same arguments."""
+    section = config.sft
+    start, resumed = 0, None
+    if checkpoints is not None:
+        found = checkpoints.newest(fingerprint)
+        start, resumed = found if found else (0, None)
+    start, source = peers.gather((start, str(resumed or model_dir)))[0]
+    tokenizer = load_tokenizer(source, trust_remote_code=config.model.trust_remote_code)
+    model = load_model(
+        source,
+        device=config.device,
+        dtype=config.model.dtype,
+        trust_remote_code=config.model.trust_remote_code,
+    )
+    optimizer = build_optimizers(
+        model,
+        kind=section.optimizer,
+        lr=section.lr,
+        muon_lr=section.muon_lr,
+        betas=(section.beta1, section.beta2),
+        weight_decay=section.weight_decay,
+    )
+    if start:
+        optimizer.load_state_dict(load_trainer_state(Path(source))["optimizer"])
+    limit = min(section.max_length, _context(model))
+    rows = tokenize_examples(train, tokenizer, state_loss=section.state_loss, max_length=limit)
+    held_out = tokenize_examples(
+        validation, tokenizer, state_loss=section.state_loss, max_length=limit
+    )
+    run = SFTRun(model=model, tokenizer=tokenizer, steps=num_steps(section, len(rows)))
+    began = time.perf_counter()
+    for step in range(start, run.steps):
+        batch = _share(peers, _batch_rows(config.seed, step, section.batch_size, len(rows)))
+        metrics = _update(
+            peers, model, optimizer, [rows[i] for i in batch], section, step, run.steps
+        )
+        last = step + 1 == run.steps
+        due = section.eval_every > 0 and (step + 1) % section.eval_every == 0
+        if held_out and (last or due):
+            metrics |= evaluate_loss(peers, model, held_out, pad=tokenizer.pad_token_id)
+        if peers.is_main:
+            metrics |= {"sft/seconds": time.perf_counter() - began}
+            if last or due or step % 20 == 0:
+                run.curve.append({"step": step + 1, **metrics})
+                if tracker is not None:
+                    tracker.log(metrics, step + 1)
+            if section.save_every > 0 and (step + 1) % section.save_every == 0 and not last:
+                _save(work_dir / "checkpoint", model, tokenizer, optimizer)
+                if checkpoints is not None:
+                    checkpoints.save(
+                        work_dir / "checkpoint", step=step + 1, fingerprint=fingerprint
+                    )
+    run.seconds = time.perf_counter() - began
+    return run
+
+
+def _context(model: Any) -> int:
+    return getattr(model.config, "max_position_embeddings", None) or 1 << 30
+
+
+def _batch_rows(seed: int, step: int, batch_size: int, num_rows: int) -> list[int]:
+    """Rows of batch `step`: each epoch is a fresh permutation, a function of seed and epoch only."""
+    per_epoch = max(1, num_rows // batch_size)
+    epoch, position = divmod(step, per_epoch)
+    order = np.random.default_rng([seed, epoch]).permutation(num_rows)
+    return order[position * batch_size : (position + 1) * batch_size].tolist()
+
+
+def _share(peers: Peers, rows: Sequence[int]) -> list[int]:
+    return list(rows[peers.rank :: peers.size])
+
+
+def _update(
+    peers: Peers,
+    model: Any,
+    optimizer: Optimizers,
+    rows: Sequence[SFTRow],
+    section: SFTSection,
+    step: int,
+    total: int,
+) -> dict[str, float]:
+    scale = lr_scale(
+        step,
+        total_steps=total,
+        warmup_steps=section.warmup_steps,
+        schedule=section.schedule,
+        min_ratio=section.min_lr_ratio,
+    )
+    optimizer.scale_lr(scale)
+    model.train()
+    optimizer.zero_grad()
+    loss_sum, weight_sum = 0.0, 0.0
+    if rows:
+        logprobs, weights, _ = _forward(model, rows, pad=0)
+        loss = -(logprobs * weights).sum()
+        loss.backward()
+        loss_sum, weight_sum = float(loss.detach()), float(weights.sum())
+    loss_sum, weight_sum = peers.sum([loss_sum, weight_sum])
+    peers.sum_gradients(model.parameters(), scale=1.0 / max(weight_sum, 1.0))
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), section.max_grad_norm)
+    if torch.isfinite(norm):
+        optimizer.step()
+    return {
+        "sft/loss": loss_sum / max(weight_sum, 1.0),
+        "sft/grad_norm": float(norm),
+        "sft/lr": section.lr * scale,
+    }
+
+
+def _forward(
+    model: Any, rows: Sequence[SFTRow], *, pad: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probabilities, weights and span kinds, each `[B, T]`; padding is on the right."""
+    device = model.device
+    ids = pad_rows([row.token_ids for row in rows], value=pad, dtype=torch.long, device=device)
+    weights = pad_rows([row.weights for row in rows], value=0, dtype=torch.float32, device=device)
+    kinds = pad_rows([row.kinds for row in rows], value=-1, dtype=torch.long, device=device)
+    mask = pad_rows(
+        [[1] * len(row.token_ids) for row in rows], value=0, dtype=torch.long, device=device
+    )
+    logits = model(input_ids=ids, attention_mask=None if mask.all() else mask).logits
+    return token_logprobs(logits, ids), weights, kinds
+
+
+@torch.no_grad()
+def evaluate_loss(
+    peers: Peers, model: Any, rows: Sequence[SFTRow], *, pad: int
+) -> dict[str, float]:
+    """Mean loss a token on held-out rows: over all, and over each kind of span."""
+    model.eval()
+    sums = torch.zeros(len(SPAN_KINDS) + 1, 2, dtype=torch.float64)
+    mine = rows[peers.rank :: peers.size]
+    for start in range(0, len(mine), EVAL_BATCH):
+        logprobs, weights, kinds = _forward(model, mine[start : start + EVAL_BATCH], pad=pad)
+        sums[-1, 0] += float(-(logprobs * weights).sum())
+        sums[-1, 1] += float(weights.sum())
+        for index in range(len(SPAN_KINDS)):
+            inside = kinds == index
+            sums[index, 0] += float(-(logprobs * inside).sum())
+            sums[index, 1] += float(inside.sum())
+    totals = torch.tensor(peers.sum(sums.flatten().tolist()), dtype=torch.float64).view_as(sums)
+    losses = {"sft/validation_loss": float(totals[-1, 0] / totals[-1, 1].clamp(min=1))}
+    for index, kind in enumerate(SPAN_KINDS):
+        if totals[index, 1] > 0:
+            losses[f"sft/validation_loss_{kind}"] = float(totals[index, 0] / totals[index, 1])
+    return losses
+
+
+def _save(directory: Path, model: Any, tokenizer: Any, optimizer: Optimizers) -> None:
+    save_model(directory, model, tokenizer)
+    save_trainer_state(directory, {"optimizer": optimizer.state_dict()})
+
+
+def save_model(directory: Path, model: Any, tokenizer: Any) -> None:
+    """Write an ordinary Hugging Face directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)

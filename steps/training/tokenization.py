@@ -1,0 +1,178 @@
+"""From texts and trajectories to token sequences with one number a token.
+
+SFT: `prompt + response + end of turn`, loss on the response and the end-of-turn token, weighted by
+the kind of span a token lies in. The prompt's tokens come from the same function that the rollout
+uses (`steps.policies.hf.encode_prompts`), so what is taught is what is shown.
+
+PPO: the tokens that were sampled, id by id, never tokenised again. History `full` gives one
+sequence an episode (each prompt must then begin with all the tokens before it; where a chat
+template rewrites history, the episode falls back to one sequence a turn); `single_turn` and
+`last_k` give one sequence a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from steps.agent.records import SFTExample, Span, SpanKind, TokenSample, Trajectory, Turn
+from steps.errors import DataError
+from steps.policies.hf import encode_prompts, end_of_turn_id
+
+SPAN_KINDS = tuple(SpanKind)
+
+STATE_KINDS = frozenset({SpanKind.OBSERVATION, SpanKind.PREDICTION})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SFTRow:
+    """One tokenised example."""
+
+    token_ids: tuple[int, ...]
+    weights: tuple[float, ...]
+    """Loss weight of each token: 0 on the prompt, the weight of its span's kind on the response."""
+    kinds: tuple[int, ...]
+    """Index into `SPAN_KINDS` of each response token, -1 on the prompt and the end of turn."""
+
+
+def span_weights(state_loss: str) -> Mapping[SpanKind, float]:
+    """Loss weight of each kind of span: `mask` leaves states out of the loss (the ablation)."""
+    hidden = STATE_KINDS if state_loss == "mask" else frozenset()
+    return {kind: 0.0 if kind in hidden else 1.0 for kind in SPAN_KINDS}
+
+
+def tokenize_examples(
+    examples: Sequence[SFTExample],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    state_loss: str = "train",
+    max_length: int,
+) -> list[SFTRow]:
+    """Tokenise examples; one that is longer than `max_length` tokens is an error, never cut."""
+    prompts = encode_prompts(tokenizer, [example.prompt for example in examples])
+    encoded = tokenizer(
+        [example.response for example in examples],
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+    )
+    end = end_of_turn_id(tokenizer)
+    weights = span_weights(state_loss)
+    rows = []
+    for index, example in enumerate(examples):
+        row = _sft_row(
+            prompts[index],
+            encoded["input_ids"][index],
+            encoded["offset_mapping"][index],
+            example.spans,
+            weights,
+            end,
+        )
+        if len(row.token_ids) > max_length:
+            raise DataError(
+                f"example {index} (trajectory {example.trajectory_id}, turn {example.turn_index}) "
+                f"has {len(row.token_ids)} tokens, more than {max_length}: raise sft.max_length or "
+                "the model's context, or shorten the history (prompt.history=last_k)."
+            )
+        rows.append(row)
+    return rows
+
+
+def _sft_row(
+    prompt: Sequence[int],
+    response: Sequence[int],
+    offsets: Sequence[tuple[int, int]],
+    spans: Sequence[Span],
+    weights: Mapping[SpanKind, float],
+    end: int,
+) -> SFTRow:
+    kinds = _token_kinds(spans, offsets)
+    return SFTRow(
+        token_ids=(*prompt, *response, end),
+        weights=(*(0.0 for _ in prompt), *(weights[SPAN_KINDS[kind]] for kind in kinds), 1.0),
+        kinds=(*(-1 for _ in prompt), *kinds, -1),
+    )
+
+
+def _token_kinds(spans: Sequence[Span], offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """Kind of each token: that of most of its characters, the earlier span's at a tie."""
+    characters = b"".join(
+        bytes([SPAN_KINDS.index(span.kind)]) * (span.end - span.start) for span in spans
+    )
+    kinds: list[int] = []
+    for start, stop in offsets:
+        piece = characters[start:stop]
+        if not piece:
+            kinds.append(kinds[-1] if kinds else SPAN_KINDS.index(SpanKind.TAG))
+        elif piece.count(piece[0]) == len(piece):
+            kinds.append(piece[0])
+        else:
+            kinds.append(max(piece, key=piece.count))
+    return kinds
+
+
+def policy_samples(trajectory: Trajectory, *, whole_episode: bool) -> list[TokenSample]:
+    """The sampled tokens of an episode, ready for an update; turns without tokens are left out."""
+    turns = [turn for turn in trajectory.turns if turn.completion.token_ids]
+    if not turns:
+        return []
+    if whole_episode:
+        sample = _episode_sample(trajectory, turns)
+        if sample is not None:
+            return [sample]
+    return [_turn_sample(trajectory, turn) for turn in turns]
+
+
+def _turn_sample(trajectory: Trajectory, turn: Turn) -> TokenSample:
+    prompt, answer = turn.completion.prompt_ids, turn.completion.token_ids
+    before = len(prompt)
+    return TokenSample(
+        trajectory_id=trajectory.trajectory_id,
+        turn_indices=(turn.index,),
+        token_ids=prompt + answer,
+        loss_mask=(0.0,) * before + (1.0,) * len(answer),
+        turn_of_token=(-1,) * before + (turn.index,) * len(answer),
+        logprobs=(0.0,) * before + _logprobs(turn),
+    )
+
+
+def _episode_sample(trajectory: Trajectory, turns: Sequence[Turn]) -> TokenSample | None:
+    """All turns in one sequence, or None where a later prompt doesn't continue the tokens so far."""
+    ids: tuple[int, ...] = ()
+    mask: tuple[float, ...] = ()
+    turn_of: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    for turn in turns:
+        prompt, answer = turn.completion.prompt_ids, turn.completion.token_ids
+        if prompt[: len(ids)] != ids:
+            return None
+        context = len(prompt) - len(ids)
+        ids = prompt + answer
+        mask += (0.0,) * context + (1.0,) * len(answer)
+        turn_of += (-1,) * context + (turn.index,) * len(answer)
+        logprobs += (0.0,) * context + _logprobs(turn)
+    return TokenSample(
+        trajectory_id=trajectory.trajectory_id,
+        turn_indices=tuple(turn.index for turn in turns),
+        token_ids=ids,
+        loss_mask=mask,
+        turn_of_token=turn_of,
+        logprobs=logprobs,
+    )
+
+
+def _logprobs(turn: Turn) -> tuple[float, ...]:
+    logprobs = turn.completion.logprobs
+    assert logprobs is not None and len(logprobs) == len(turn.completion.token_ids), turn.index
+    return logprobs
+
+
+def pad_rows(
+    rows: Sequence[Sequence[float]], *, value: float, dtype: torch.dtype, device: str = "cpu"
+) -> torch.Tensor:
+    """`[B, T]` tensor of right-padded rows."""
+    longest = max(map(len, rows))
+    padded = [[*row, *([value] * (longest - len(row)))] for row in rows]
+    return torch.tensor(padded, dtype=dtype, device=device)

@@ -1,0 +1,146 @@
+"""Pass@k, its intervals and paired gains, against brute force and hand cases."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from steps.agent.records import ResponseFormat, StopReason, Trajectory
+from steps.agent.success import (
+    Bootstrap,
+    Tries,
+    interval,
+    paired_gain,
+    pass_at_k,
+    success_scores,
+    tries_by_puzzle,
+)
+
+
+def episode(puzzle, success, *, stop_reason=StopReason.TERMINATED):
+    return Trajectory(
+        trajectory_id="t",
+        env_id="frozenlake",
+        env_seed=0,
+        puzzle_hash=puzzle,
+        group=0,
+        member=0,
+        policy="scripted",
+        turns=(),
+        stop_reason=stop_reason,
+        success=success,
+        response_format=ResponseFormat.PLAIN,
+    )
+
+
+def test_pass_at_k_equals_the_share_of_all_draws_that_hold_a_success():
+    for n in range(1, 8):
+        for c in range(n + 1):
+            results = [True] * c + [False] * (n - c)
+            for k in range(1, n + 1):
+                draws = list(itertools.combinations(results, k))
+                share = sum(any(draw) for draw in draws) / len(draws)
+                assert pass_at_k(n, c, k) == pytest.approx(share, abs=1e-12), (n, c, k)
+
+
+def test_pass_at_k_stays_exact_where_factorials_overflow_a_float():
+    # 1 - (999/1000) * (998/999) * ... for one success in n tries is k/n.
+    assert pass_at_k(1000, 1, 400) == pytest.approx(0.4)
+    assert pass_at_k(2000, 2000, 1024) == 1.0
+
+
+@pytest.mark.parametrize("n, c, k", [(4, 5, 1), (4, -1, 1), (4, 2, 5), (4, 2, 0), (0, 0, 1)])
+def test_pass_at_k_refuses_impossible_counts(n, c, k):
+    with pytest.raises(ValueError, match="needs"):
+        pass_at_k(n, c, k)
+
+
+def test_scores_are_means_over_puzzles():
+    episodes = [episode("a", won) for won in (True, True, False, False)]
+    episodes += [episode("b", False) for _ in range(4)]
+    scores = success_scores(episodes, pass_k=[2, 1, 8])
+    assert scores["pass@1"] == pytest.approx((0.5 + 0.0) / 2)
+    # Puzzle a: of the six pairs one holds no success.
+    assert scores["pass@2"] == pytest.approx((5 / 6 + 0.0) / 2)
+    assert scores["pass@8"] is scores["pass@8_low"] is scores["pass@8_high"] is None
+    assert (scores["n"], scores["puzzles"], scores["errors"]) == (8, 2, 0)
+
+
+def test_episodes_broken_by_the_policy_are_counted_apart():
+    episodes = [episode("a", True), episode("a", False, stop_reason=StopReason.POLICY_ERROR)]
+    scores = success_scores(episodes)
+    assert (scores["pass@1"], scores["n"], scores["errors"]) == (1.0, 1, 1)
+    assert success_scores(episodes[1:])["pass@1"] is None
+
+
+def test_running_out_of_context_is_the_models_failure():
+    episodes = [episode("a", True), episode("b", False, stop_reason=StopReason.CONTEXT_FULL)]
+    assert success_scores(episodes)["pass@1"] == 0.5
+
+
+def test_interval_of_two_puzzles_by_hand():
+    # Two draws of {0, 1}: means 0, .5, 1 with chances 1/4, 1/2, 1/4. The inner 40 % are all .5,
+    # the inner 95 % reach both ends.
+    assert interval([0.0, 1.0], Bootstrap(confidence=0.4)) == (0.5, 0.5)
+    assert interval([0.0, 1.0], Bootstrap(confidence=0.95)) == (0.0, 1.0)
+
+
+def test_interval_is_that_of_the_mean_in_a_large_sample():
+    values = [0.0, 1.0] * 200
+    low, high = interval(values, Bootstrap(resamples=4000))
+    # Standard error sqrt(.25 / 400) = .025, times 1.96.
+    assert low == pytest.approx(0.5 - 0.049, abs=0.006)
+    assert high == pytest.approx(0.5 + 0.049, abs=0.006)
+
+
+def test_interval_holds_the_true_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(5)
+    hits = 0
+    for trial in range(300):
+        rates = rng.beta(0.7, 0.7, size=60)
+        values = rng.binomial(8, rates) / 8
+        low, high = interval(values.tolist(), Bootstrap(resamples=400, seed=trial))
+        hits += low <= 0.5 <= high
+    assert 0.90 <= hits / 300 <= 0.985
+
+
+def test_interval_of_puzzles_that_all_agree_is_no_certainty():
+    # .025 ** (1/128) = exp(ln(.025) / 128) = exp(-3.68888 / 128) = exp(-.028819) = .97159
+    assert interval([1.0] * 128) == (pytest.approx(0.97159, abs=1e-5), 1.0)
+    assert interval([0.0] * 128) == (0.0, pytest.approx(0.02841, abs=1e-5))
+    assert interval([0.25]) == (0.0, 1.0)
+    assert interval([]) == (None, None)
+
+
+def test_bound_of_agreeing_puzzles_covers_as_it_says():
+    # A true rate p shows only successes in n puzzles with chance p**n; at the bound that is 2.5 %.
+    low, _ = interval([1.0] * 20)
+    assert low**20 == pytest.approx(0.025)
+
+
+def test_interval_does_not_depend_on_the_block_size(monkeypatch):
+    values = [0.0, 0.25, 0.5, 1.0, 1.0]
+    whole = interval(values, Bootstrap(resamples=500))
+    monkeypatch.setattr("steps.agent.success._MAX_DRAWS", 35)
+    assert interval(values, Bootstrap(resamples=500)) == whole
+
+
+def test_gain_is_paired_by_puzzle():
+    before = {"a": Tries(num=4, successes=0), "b": Tries(num=4, successes=2)}
+    after = {
+        "b": Tries(num=4, successes=3),
+        "a": Tries(num=4, successes=1),
+        "c": Tries(num=4, successes=0),
+    }
+    # Both puzzles gain a quarter: however the puzzles are drawn, so does the mean.
+    assert paired_gain(before, after) == {"gain": 0.25, "low": 0.25, "high": 0.25, "puzzles": 2}
+    assert paired_gain({"a": before["a"]}, after) is None
+
+
+def test_tries_keep_the_order_of_the_puzzles():
+    episodes = [episode("b", True), episode("a", False), episode("b", False)]
+    assert tries_by_puzzle(episodes) == {
+        "b": Tries(num=2, successes=1),
+        "a": Tries(num=1, successes=0),
+    }
+    assert list(tries_by_puzzle(episodes)) == ["b", "a"]

@@ -1,0 +1,200 @@
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import conf
+from conf import ConfigError, compose
+
+
+def test_later_groups_win_over_earlier_ones() -> None:
+    config = compose(profile="laptop", experiment="vanilla_rl", model="tiny")
+    assert config.ppo.weight_decay == 0.01  # base
+    assert config.env.id == "frozenlake"  # env
+    assert config.env.max_turns == 10  # model over base's 5
+    assert config.ppo.gamma == 0.95  # profile over base's 1.0
+    assert config.sft.max_steps == 200  # experiment over the profile's 1000
+    assert config.prompt.response_format == "plain"  # experiment over base
+    assert compose(overrides=["env.max_turns=3"]).env.max_turns == 3  # override over model
+
+
+def test_learning_rates_of_the_tiny_model_stay_away_from_other_models(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = compose(profile="laptop", model=str(tmp_path))
+    assert (config.sft.lr, config.ppo.lr, config.ppo.critic_lr) == (1e-4, 1e-6, 1e-5)
+    assert config.model.path == str(tmp_path)
+    assert config.model.name == tmp_path.name
+    assert not config.model.from_scratch
+    assert config.prompt.style == "full"
+
+
+def test_the_paper_profile_holds_the_published_numbers() -> None:
+    config = compose(profile="paper")
+    assert config.model.path == "Qwen/Qwen2.5-1.5B-Instruct"
+    selfplay = config.selfplay
+    assert selfplay.env_groups * selfplay.group_size * selfplay.batches == 1280
+    sft = config.sft
+    assert (sft.lr, sft.batch_size, sft.epochs, sft.max_length) == (1e-4, 16, 5, 2048)
+    assert (sft.beta1, sft.beta2, sft.weight_decay, sft.max_grad_norm) == (0.9, 0.95, 0.01, 1.0)
+    ppo = config.ppo
+    assert (ppo.total_steps, ppo.env_groups, ppo.group_size) == (1000, 32, 8)
+    assert (ppo.lr, ppo.critic_lr, ppo.gamma, ppo.lam) == (1e-6, 1e-5, 1.0, 1.0)
+    assert (ppo.clip_low, ppo.clip_high, ppo.dual_clip, ppo.value_clip) == (0.2, 0.28, 3.0, 0.5)
+    assert (ppo.entropy_coef, ppo.kl_coef, ppo.filter_ratio) == (0.001, 0.0, 0.25)
+    assert (ppo.advantage, ppo.minibatch_size, ppo.format_penalty) == ("token", 64, -0.1)
+    env = config.env
+    assert (env.max_turns, env.max_actions_per_turn, env.max_actions) == (5, 5, 10)
+    sampling = config.sampling
+    assert (sampling.temperature, sampling.max_new_tokens, sampling.max_model_len) == (1, 400, 3600)
+
+
+ALL = [
+    dict(zip(("profile", "model", "experiment"), names, strict=True))
+    for names in itertools.product(*map(conf.known, ("profile", "model", "experiment")))
+]
+ALL += [{group: name} for group in ("env", "cluster") for name in conf.known(group)]
+
+
+@pytest.mark.parametrize("names", ALL, ids=lambda names: "-".join(names.values()))
+def test_every_file_composes_and_survives_json(names: dict[str, str]) -> None:
+    config = compose(**names)
+    stored = json.loads(json.dumps(conf.to_plain(config)))
+    assert conf.from_plain(stored) == config
+
+
+def test_an_environment_without_a_file_takes_the_default_group() -> None:
+    config = compose(env="my_pkg.my_game:MyGame", profile="paper")
+    assert config.env.id == "my_pkg.my_game:MyGame"
+    assert config.env.max_actions == 10
+
+
+def test_the_id_as_gymnasium_spells_it_finds_its_file() -> None:
+    assert compose(env="spa/frozenlake_upstream").env.id == "frozenlake_upstream"
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("ppo.lr=1e-5", "ppo", "lr", 0.00001),
+        ("ppo.total_steps=7", "ppo", "total_steps", 7),
+        ("evaluation.pass_k=[1, 4]", "evaluation", "pass_k", [1, 4]),
+        ("env.kwargs.size=6", "env", "kwargs", {"size": 6}),
+        ("+env.kwargs={size: 5, frozen_prob: 0.9}", "env", "kwargs",
+         {"size": 5, "frozen_prob": 0.9}),
+        ("prompt.lenient=false", "prompt", "lenient", False),
+        ("tracking.uri='http://host:5000'", "tracking", "uri", "http://host:5000"),
+    ],
+)  # fmt: skip
+def test_overrides_are_read_in_hydras_syntax(
+    override: str, section: str, key: str, value: object
+) -> None:
+    assert getattr(getattr(compose(overrides=[override]), section), key) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"profile": "lapto"}, ["unknown profile 'lapto'", "did you mean 'laptop'?", "smoke"]),
+        ({"experiment": "vanila_rl"}, ["did you mean 'vanilla_rl'?"]),
+        ({"model": "tyny"}, ["did you mean 'tiny'?", "model directory"]),
+        ({"cluster": "k8s"}, ["Known: aws_batch, kubernetes, local."]),
+        ({"overrides": ["ppo.lrr=1"]}, ["'ppo.lrr'", "did you mean 'ppo.lr'?"]),
+        ({"overrides": ["lr=1"]}, ["did you mean ppo.lr or sft.lr?"]),
+        ({"overrides": ["ppoo.lr=1"]}, ["did you mean 'ppo.lr'?"]),
+        ({"overrides": ["ppo=1"]}, ["is a section", "ppo.lr"]),
+        ({"overrides": ["ppo.lr"]}, ["write key=value"]),
+        ({"overrides": ["~ppo.lr"]}, ["takes a setting away"]),
+        ({"overrides": ["ppo.lr=1,2"]}, ["is a sweep"]),
+        ({"overrides": ["ppo.lr=abc"]}, ["ppo.lr=abc", "Float"]),
+        ({"overrides": ["ppo.total_steps=1.5"]}, ["Integer"]),
+        ({"overrides": ["env.max_turns=null"]}, ["not Optional"]),
+        ({"overrides": ["prompt.style=ful"]}, ["prompt.style", "did you mean 'full'?"]),
+        ({"overrides": ["ppo.gamma=2"]}, ["outside 0..1"]),
+        ({"overrides": ["ppo.lr=-1"]}, ["is negative"]),
+        ({"overrides": ["ppo.format_penalty=0.1"]}, ["would reward"]),
+        ({"overrides": ["evaluation.samples=0"]}, ["give at least 1"]),
+        ({"overrides": ["evaluation.pass_k=[1,16]"]}, ["needs more than evaluation.samples=8"]),
+        ({"overrides": ["evaluation.pass_k=[]"]}, ["one or more k"]),
+        ({"overrides": ["prompt.history=full"]}, ["prompt.style=full"]),
+        ({"overrides": ["sampling.max_new_tokens=256"]}, ["no room for a prompt"]),
+        ({"overrides": ["sampling.temperature=0"]}, ["PPO", "above 0"]),
+        ({"overrides": ["profile=paper"]}, ["option --profile"]),
+        ({"overrides": ["env.id=sokoban"]}, ["option --env"]),
+        ({"overrides": ["ppo.lr=${nowhere}"]}, ["'nowhere' not found"]),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(
+    arguments: dict[str, object], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(**arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        compose(model=str(tmp_path))
+    with pytest.raises(ConfigError, match="doesn't exist"):
+        compose(model=str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", []),
+        ("  ppo.lr=1e-5   sft.lr=1e-3\n", ["ppo.lr=1e-5", "sft.lr=1e-3"]),
+        ("a=[1, 2] b={c: 3, d: [4, 5]}", ["a=[1, 2]", "b={c: 3, d: [4, 5]}"]),
+        ("a='x y' b=\"]\"", ["a='x y'", 'b="]"']),
+        ("a='it' b=1", ["a='it'", "b=1"]),
+    ],
+)
+def test_overrides_are_split_at_blanks_outside_brackets_and_quotes(
+    text: str, parts: list[str]
+) -> None:
+    assert conf.split_overrides(text) == parts
+
+
+@given(st.lists(st.text("abc=.1", min_size=1)))
+def test_splitting_undoes_joining(parts: list[str]) -> None:
+    assert conf.split_overrides("  ".join(parts)) == parts
+
+
+def test_the_digest_names_every_setting_and_is_the_same_in_every_process() -> None:
+    config = compose()
+    code = "import conf; print(conf.digest(conf.compose()))"
+    root = Path(conf.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == conf.digest(config)
+    changed = dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, lr=2e-4))
+    assert conf.digest(changed) != conf.digest(config)
+
+
+def test_a_stored_config_of_another_version_is_refused() -> None:
+    plain = conf.to_plain(compose())
+    plain["ppo"]["learning_rate"] = 1.0
+    with pytest.raises(ConfigError, match=r"ppo\.learning_rate"):
+        conf.from_plain(plain)
+
+
+def test_flat_lists_every_leaf_by_its_dotted_key() -> None:
+    values = conf.flat(compose(overrides=["env.kwargs.size=6"]))
+    assert values["env.kwargs"] == {"size": 6}
+    assert values["resources.ppo_train.cpu"] == 1
+    assert values["seed"] == 0
+
+
+def test_yaml_numbers_name_their_source() -> None:
+    """Every file says where its numbers come from: in its head, or beside them."""
+    root = Path(conf.__file__).parent
+    bare = [path for path in root.rglob("*.yaml") if not path.read_text().startswith("#")]
+    assert not bare

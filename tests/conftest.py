@@ -1,0 +1,61 @@
+"""What every test runs under: one thread, no network, and no settings of the person's own.
+
+Thread limits and variables are set on import, before any test module can import numpy or torch.
+Subprocesses inherit the variables; only this process is kept from opening connections.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FIXED = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MPLBACKEND": "Agg",
+}
+FOREIGN = ("METAFLOW_", "MLFLOW_", "HYDRA_", "CUDA_VISIBLE_DEVICES", "FORCE_COLOR")
+
+for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+    del os.environ[name]
+os.environ.update(FIXED)
+os.environ.setdefault("USER", "tester")  # Metaflow asks for one; a bare container has none
+
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile("house")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root."""
+    return ROOT
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Refuse connections that leave this machine."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        host = address[0] if isinstance(address, tuple) else ""
+        if host not in ("", "127.0.0.1", "::1", "localhost"):
+            raise AssertionError(f"a test tried to connect to {address!r}: tests use no network")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+    yield

@@ -1,0 +1,156 @@
+"""The shipped checker passes what is right and names what is wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envs
+from envs.base import GRID_COORDS, TextSpace
+from envs.frozenlake import FrozenLake
+from envs.testing import check_text_env
+
+
+@pytest.mark.parametrize(
+    "env_id", ["frozenlake", "frozenlake_deterministic", "frozenlake_upstream"]
+)
+def test_every_registered_environment_passes(env_id: str) -> None:
+    check_text_env(env_id)
+
+
+def test_list_above_is_complete() -> None:
+    assert set(envs.list_ids()) >= {
+        "frozenlake",
+        "frozenlake_deterministic",
+        "frozenlake_upstream",
+    }
+
+
+def test_factories_wrapped_or_bare_pass() -> None:
+    check_text_env(lambda: envs.make("frozenlake", size=6), seeds=range(3))
+    check_text_env(lambda: FrozenLake(map=["P_O", "__G"]), seeds=range(3))
+
+
+class ForgetsSeed(FrozenLake):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=random.randrange(10**9))
+
+
+class TiresOverEpisodes(FrozenLake):
+    """Legs that are tired from the last episode only go left in the next."""
+
+    steps = 0
+
+    def step(self, action: str) -> Any:
+        self.steps += 1
+        return super().step("Left" if self.steps > 30 else action)
+
+
+class NumpyFlags(FrozenLake):
+    def step(self, action: str) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "success": np.bool_(info["success"])}
+
+
+class RaisesOnNonsense(FrozenLake):
+    def step(self, action: str) -> Any:
+        assert action.strip().capitalize() in self.action_names, "unknown action"
+        return super().step(action)
+
+
+class TakesNonsenseForLeft(FrozenLake):
+    def step(self, action: str) -> Any:
+        known = action.strip().capitalize() in self.action_names
+        return super().step(action if known else "Left")
+
+
+class DrawsWhilePredicting(FrozenLake):
+    def possible_next(self, actions: Sequence[str], state_format: str = GRID_COORDS) -> Any:
+        self.np_random.random()
+        return super().possible_next(actions, state_format)
+
+
+class PredictsNoSlips(FrozenLake):
+    def possible_next(self, actions: Sequence[str], state_format: str = GRID_COORDS) -> Any:
+        outcomes = super().possible_next(actions, state_format)
+        return {max(outcomes, key=lambda text: outcomes[text]): 1.0}
+
+
+class PredictsTooMuch(FrozenLake):
+    def possible_next(self, actions: Sequence[str], state_format: str = GRID_COORDS) -> Any:
+        return {**super().possible_next(actions, state_format), "elsewhere": 0.1}
+
+
+class KeyFollowsThePlayer(FrozenLake):
+    def state_key(self) -> str:
+        return self.describe("grid")
+
+
+class KeyForgetsTheStart(FrozenLake):
+    def state_key(self) -> str:
+        return self._lake.ice
+
+
+class ShowsTheGridOnly(FrozenLake):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        _, info = super().reset(seed=seed)
+        return self.describe("grid"), info
+
+
+class AlwaysEffective(FrozenLake):
+    def step(self, action: str) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "action_is_effective": info["action_is_valid"]}
+
+
+class WalksIntoTheWall(FrozenLake):
+    def oracle(self, actions_left: int | None = None) -> str | None:
+        return "Up"
+
+
+class NarrowSpace(FrozenLake):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.action_space = gymnasium.spaces.Text(8)  # type: ignore[assignment]
+
+
+class NoRules(FrozenLake):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.instruction = " "
+
+
+class NoTextEnv(gymnasium.Env[str, str]):
+    observation_space = action_space = TextSpace()
+
+
+BROKEN = [
+    (ForgetsSeed, {}, "one seed is one episode|deterministic|reset"),
+    (TiresOverEpisodes, {"size": 8, "frozen_prob": 1.0}, "reset forgets the episode before"),
+    (NumpyFlags, {}, r"info\['success'\] is a builtin bool"),
+    (RaisesOnNonsense, {}, "unknown action"),
+    (TakesNonsenseForLeft, {}, "is none of action_names, yet valid"),
+    (DrawsWhilePredicting, {}, "draws nothing from np_random"),
+    (PredictsNoSlips, {"intended_prob": 1 / 3}, "leaves out what happened"),
+    (PredictsTooMuch, {}, "sum 1"),
+    (KeyFollowsThePlayer, {}, "state_key is of the initial state"),
+    (KeyForgetsTheStart, {"size": 2}, "different initial states share a state_key"),
+    (ShowsTheGridOnly, {}, r"reset returns describe\(\)"),
+    (AlwaysEffective, {}, "action_is_effective says whether"),
+    (WalksIntoTheWall, {"intended_prob": 1.0}, "the oracle loses a game without luck"),
+    (WalksIntoTheWall, {"map": ["P_", "_G"], "intended_prob": 0.99}, "the oracle never wins"),
+    (NarrowSpace, {}, "use envs.base.TextSpace"),
+    (NoRules, {}, "instruction holds the rules"),
+    (NoTextEnv, {}, "NoTextEnv is not a TextEnv"),
+]
+
+
+@pytest.mark.parametrize(("cls", "kwargs", "said"), BROKEN, ids=[c.__name__ for c, _, _ in BROKEN])
+def test_a_broken_promise_is_named(cls: Any, kwargs: dict[str, Any], said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        check_text_env(lambda: cls(**kwargs), seeds=range(12))

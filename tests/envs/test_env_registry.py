@@ -1,0 +1,144 @@
+"""Environments by name, from this package, from another one, and by their class."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import envs
+from envs.base import TextEnv
+from envs.frozenlake import FrozenLake
+
+OTHER_GAME = """
+from envs.frozenlake import FrozenLake
+
+class Pond(FrozenLake):
+    def __init__(self, size=3, **kwargs):
+        super().__init__(size=size, **kwargs)
+
+def no_game():
+    import gymnasium
+    return gymnasium.Env()
+
+class Puddle:
+    pass
+"""
+
+
+@pytest.fixture
+def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with a game in it, as a third party installs it."""
+    (tmp_path / "pond_game.py").write_text(OTHER_GAME)
+    metadata = tmp_path / "pond-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: pond\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[spa.envs]\npond = pond_game:Pond\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    envs._load_entry_points.cache_clear()
+    yield tmp_path
+    gymnasium.registry.pop("spa/pond", None)
+    envs._load_entry_points.cache_clear()
+    envs._creator.cache_clear()
+    sys.modules.pop("pond_game", None)
+
+
+def test_the_registered_ids() -> None:
+    ours = ["frozenlake", "frozenlake_deterministic", "frozenlake_upstream"]
+    assert [name for name in envs.list_ids() if name.startswith("frozenlake")] == ours
+
+
+@pytest.mark.parametrize("env_id", ["frozenlake", "spa/frozenlake", "envs.frozenlake:FrozenLake"])
+def test_three_spellings_make_the_same_game(env_id: str) -> None:
+    env = envs.make(env_id, size=5)
+    assert isinstance(env, gymnasium.Wrapper)
+    game = env.unwrapped
+    assert isinstance(game, FrozenLake) and isinstance(game, TextEnv)
+    assert (game.size, game.intended_prob) == (5, 0.8)
+
+
+def test_gymnasium_makes_it_too() -> None:
+    game = gymnasium.make("spa/frozenlake_upstream").unwrapped
+    assert isinstance(game, FrozenLake) and game.intended_prob == 1 / 3
+
+
+def test_arguments_go_over_the_ids_own() -> None:
+    assert envs.make("frozenlake_deterministic").unwrapped.intended_prob == 1.0
+    assert envs.make("frozenlake_deterministic", intended_prob=0.5).unwrapped.intended_prob == 0.5
+    assert envs.make("frozenlake_deterministic").unwrapped.intended_prob == 1.0
+
+
+def test_spec_of_lists_every_argument() -> None:
+    expected = {"size": 4, "frozen_prob": 0.8, "intended_prob": 1.0, "map": None}
+    assert envs.spec_of("frozenlake_deterministic") == expected
+    assert envs.spec_of("envs.frozenlake:FrozenLake") == expected | {"intended_prob": 0.8}
+
+
+def test_an_unknown_id_names_the_nearest() -> None:
+    with pytest.raises(envs.EnvironmentIdError) as error:
+        envs.make("frozenlak")
+    said = str(error.value)
+    assert said.startswith("unknown environment 'frozenlak'; did you mean 'frozenlake'? Known: ")
+    assert said.endswith("frozenlake_upstream or 'module:Class'.")
+    assert isinstance(error.value, LookupError)
+
+
+def test_an_unknown_argument_names_the_nearest() -> None:
+    with pytest.raises(envs.EnvironmentConfigError, match="'siz'; did you mean 'size'"):
+        envs.make("frozenlake", siz=4)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        ("no_such_package.game:Game", "No module named 'no_such_package'"),
+        ("envs.frozenlake:FrozenPond", "no attribute 'FrozenPond'"),
+        (":FrozenLake", "can't be loaded"),
+        ("envs.frozenlake:", "can't be loaded"),
+        ("envs.frozenlake:ACTIONS", "Left.* not a TextEnv"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_told(env_id: str, said: str) -> None:
+    with pytest.raises(envs.EnvironmentIdError, match=said):
+        envs.make(env_id)
+
+
+@pytest.mark.usefixtures("other_package")
+def test_a_published_game_is_known_by_its_name() -> None:
+    assert "pond" in envs.list_ids()
+    assert envs.make("pond").unwrapped.size == 3
+    assert envs.make("pond", intended_prob=1.0).unwrapped.intended_prob == 1.0
+    assert envs.spec_of("pond") == {"size": 3}
+
+
+@pytest.mark.usefixtures("other_package")
+def test_a_game_is_made_by_its_path_without_any_registration() -> None:
+    assert envs.make("pond_game:Pond").unwrapped.size == 3
+
+
+@pytest.mark.usefixtures("other_package")
+@pytest.mark.parametrize("factory", ["no_game", "Puddle"])
+def test_what_is_no_text_env_is_refused(factory: str) -> None:
+    with pytest.raises(envs.EnvironmentIdError, match=f"pond_game:{factory}"):
+        envs.make(f"pond_game:{factory}")
+
+
+def test_importing_envs_is_light() -> None:
+    """No game, no learning library, no part of the pipeline."""
+    code = (
+        "import envs, sys; heavy = {'torch', 'transformers', 'matplotlib', 'metaflow', 'mlflow',"
+        " 'omegaconf', 'pygame', 'steps', 'conf', 'envs.frozenlake'}\n"
+        "print(heavy & set(sys.modules))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(envs.__file__).parents[1],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert result.stdout == "set()\n"

@@ -1,0 +1,92 @@
+"""Stage functions that take no time, for tests of the flow: each writes a file and leaves a trace.
+
+`plant` puts them in the place of the real ones in a copy of the source tree. What they do beyond
+that is asked for by files in the working directory: `kill_once` (PPO kills its own process at step
+3 of the first attempt), `wait` (PPO stops at step 3 until it is killed), `starve` (the filter finds
+nothing).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+COMMON = """
+from __future__ import annotations
+import json, os, signal, time
+from pathlib import Path
+from steps.errors import StageError
+from steps.storage import directory_digest
+
+CWD = Path.cwd()
+
+def note(stage, config, **facts):
+    with (CWD / "trace.jsonl").open("a") as file:
+        file.write(json.dumps({"stage": stage, "env": config.env.id, **facts}) + "\\n")
+"""
+STAGES = {
+    "selfplay_generate": """
+def selfplay_generate(config, *, model_dir, out_dir, round_index=1, tracker):
+    note("selfplay_generate", config, model_dir=model_dir, round=round_index)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    (out_dir / "trajectories.parquet").write_text(f"round {round_index} of {config.seed}")
+    return {"file": "trajectories.parquet", "trajectories": 1}
+""",
+    "filter_format": """
+def filter_format(config, *, trajectories, out_dir, tracker):
+    text = trajectories[0].read_text()
+    note("filter_format", config, read=text)
+    if (CWD / "starve").exists():
+        raise StageError("0 of 9 rows survived the filter (no_answer 9): look at the examples.")
+    out_dir.mkdir(parents=True, exist_ok=True)
+    (out_dir / "rows").write_text(text)
+    return {"rows": 1, "kept": 1, "dropped": {}}
+""",
+    "sft_train": """
+def sft_train(config, *, data_dir, model_dir, out_dir, checkpoints, tracker):
+    note("sft_train", config, data=(data_dir / "rows").read_text(), model_dir=bool(model_dir))
+    model = out_dir / "model"
+    model.mkdir(parents=True)
+    (model / "weights").write_text("sft")
+    tracker.log({"loss": 1.0}, 0)
+    return {"model": model, "curve": [], "steps": 1}
+""",
+    "ppo_train": """
+def ppo_train(config, *, model_dir, out_dir, checkpoints, tracker):
+    fingerprint = directory_digest(Path(model_dir))
+    found = checkpoints.newest(fingerprint)
+    start = 0 if found is None else found[0]
+    note("ppo_train", config, start=start)
+    for step in range(start + 1, 6):
+        if step == 3 and (CWD / "kill_once").exists() and start == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == 3 and (CWD / "wait").exists():
+            (CWD / "waiting").touch()
+            time.sleep(120)
+        state = out_dir / "state"
+        state.mkdir(exist_ok=True)
+        (state / "step").write_text(str(step))
+        checkpoints.save(state, step=step, fingerprint=fingerprint)
+    model = out_dir / "model"
+    model.mkdir()
+    (model / "weights").write_text(f"ppo after {step} steps from {start}")
+    return {"model": str(model), "curve": [], "steps": step, "start": start}
+""",
+    "evaluate": """
+def evaluate(config, *, model_dirs, out_dir, tracker):
+    read = {name: (Path(path) / "weights").read_text() for name, path in model_dirs.items()}
+    note("evaluate", config, read=read)
+    scores = {"pass@1": 0.5, "pass@1_low": 0.4, "pass@1_high": 0.6, "pass@8": 0.75, "n": 64,
+              "puzzles": 8, "floor": 0.2, "ceiling": 0.9, "format_rate": 1.0}
+    return {"summary": {**scores, "after_sft": dict(scores)}}
+""",
+}
+
+
+def plant(root: Path, target: Path) -> Path:
+    """Copy the source tree with fake stages; returns the copy's flow file."""
+    for top in ("conf", "envs", "steps", "flows"):
+        shutil.copytree(root / top, target / top, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, body in STAGES.items():
+        (target / "steps" / f"{name}.py").write_text(COMMON + body)
+    return target / "flows" / "spa_flow.py"

@@ -1,0 +1,136 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from metaflow.plugins.datastores.local_storage import LocalStorage
+
+from steps.errors import CheckpointError, DataError
+from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage
+from steps.orchestration.directory_store import DirectoryStore
+
+
+class Elsewhere(LocalStorage):  # type: ignore[misc]
+    """A datastore that is only reached by sending and fetching."""
+
+    TYPE = "elsewhere"
+
+
+@pytest.fixture(params=["local", "remote"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> DirectoryStore:
+    kind = LocalStorage if request.param == "local" else Elsewhere
+    return DirectoryStore(kind(str(tmp_path / "root")), tmp_path / "scratch")
+
+
+def directory(tmp_path: Path, text: str = "weights") -> Path:
+    path = tmp_path / "made" / text
+    (path / "tokenizer").mkdir(parents=True)
+    (path / "model.safetensors").write_text(text)
+    (path / "tokenizer" / "vocab.json").write_text("{}")
+    return path
+
+
+def stored(store: DirectoryStore, key: str) -> Path:
+    return Path(store.transport.full_uri(key))
+
+
+def test_what_was_put_comes_back_byte_for_byte(store: DirectoryStore, tmp_path: Path) -> None:
+    reference = store.put(directory(tmp_path), "a/b", stage="sft_train")
+    assert (reference["files"], reference["bytes"]) == (2, 9)  # "weights" and "{}"
+    back = store.get(reference["key"], reference["digest"])
+    assert (back / "model.safetensors").read_text() == "weights"
+    assert (back / "tokenizer" / "vocab.json").read_text() == "{}"
+
+
+def test_putting_again_replaces_all_that_was_there(store: DirectoryStore, tmp_path: Path) -> None:
+    first = store.put(directory(tmp_path, "first"), "a")
+    second = store.put(directory(tmp_path, "second"), "a")
+    assert (store.get("a", second["digest"]) / "model.safetensors").read_text() == "second"
+    with pytest.raises(DataError, match="other files"):
+        store.get("a", first["digest"])
+
+
+def test_a_changed_missing_or_unfinished_directory_is_refused(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    store.put(directory(tmp_path), "a")
+    (stored(store, "a") / "model.safetensors").write_text("weightz")
+    with pytest.raises(DataError, match=r"model\.safetensors"):
+        store.get("a")
+    (stored(store, "a") / "model.safetensors").unlink()
+    with pytest.raises(DataError, match="missing"):
+        store.get("a")
+    (stored(store, "a") / "manifest.json").unlink()
+    with pytest.raises(DataError, match="missing"):
+        store.get("a")
+    with pytest.raises(DataError, match="missing"):
+        store.get("never")
+
+
+def test_a_workspace_is_empty_and_kept_where_it_is(store: DirectoryStore) -> None:
+    first = store.workspace("run/stage/attempt_0")
+    (first / "half").write_text("of a killed attempt")
+    again = store.workspace("run/stage/attempt_0")
+    assert list(again.iterdir()) == []
+    (again / "whole").write_text("x")
+    store.put(again, "run/stage/attempt_0")
+    assert (store.get("run/stage/attempt_0") / "whole").read_text() == "x"
+
+
+def checkpoints(store: DirectoryStore, *roots: str, **options: Any) -> MetaflowCheckpoints:
+    return MetaflowCheckpoints(store, roots=roots, **options)
+
+
+def text_of(found: tuple[int, Path] | None) -> tuple[int, str]:
+    assert found is not None
+    return found[0], (found[1] / "model.safetensors").read_text()
+
+
+def test_the_newest_checkpoint_of_the_fingerprint_is_found(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    kept = checkpoints(store, "run1/ppo")
+    assert kept.newest("f") is None
+    for step in (2, 10, 9):
+        kept.save(directory(tmp_path, f"step {step}"), step=step, fingerprint="f")
+    kept.save(directory(tmp_path, "other"), step=50, fingerprint="g")
+    assert text_of(kept.newest("f")) == (10, "step 10")
+
+
+def test_a_resumed_run_finds_its_origins_checkpoints_and_prefers_its_own(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    checkpoints(store, "run1/ppo").save(directory(tmp_path, "old"), step=8, fingerprint="f")
+    resumed = checkpoints(store, "run2/ppo", "run1/ppo")
+    assert text_of(resumed.newest("f")) == (8, "old")
+    resumed.save(directory(tmp_path, "new"), step=9, fingerprint="f")
+    assert text_of(resumed.newest("f")) == (9, "new")
+    assert checkpoints(store, "run3/ppo").newest("f") is None
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    kept = checkpoints(store, "run1/ppo")
+    for step in (1, 2):
+        kept.save(directory(tmp_path, f"step {step}"), step=step, fingerprint="f")
+    damaged = stored(store, "run1/ppo/f/step_00000002/model.safetensors")
+    damaged.write_text("cut")
+    assert text_of(kept.newest("f")) == (1, "step 1")
+    stored(store, "run1/ppo/f/step_00000001/manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="all 2 checkpoints"):
+        kept.newest("f")
+
+
+def test_only_the_last_checkpoints_stay_on_a_local_disk(tmp_path: Path) -> None:
+    store = DirectoryStore(LocalStorage(str(tmp_path / "root")), tmp_path / "scratch")
+    kept = checkpoints(store, "run1/ppo", keep_last=2)
+    for step in (1, 2, 3):
+        kept.save(directory(tmp_path, f"step {step}"), step=step, fingerprint="f")
+    assert store.names("run1/ppo/f") == ["step_00000002", "step_00000003"]
+
+
+def test_lineage_leads_back_over_several_resumes(store: DirectoryStore) -> None:
+    root = "spa.store/SPAFlow/"
+    assert lineage(store, "SPAFlow", "1", None) == [root + "1"]
+    assert lineage(store, "SPAFlow", "2", "1") == [root + "2", root + "1"]
+    assert lineage(store, "SPAFlow", "3", "2") == [root + "3", root + "2", root + "1"]

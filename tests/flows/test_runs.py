@@ -1,0 +1,113 @@
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conf
+from steps.errors import ConfigError
+from steps.orchestration import runs
+from steps.orchestration.runs import Request, read_request, settings_of
+
+
+def test_options_are_read_in_both_spellings_and_metaflows_are_left_alone() -> None:
+    line = ["--datastore", "local", "--environment=local", "run", "--env=a,b", "--seed", "3",
+            "--max-workers", "2", "--override", "ppo.lr=1e-5 sft.lr=1e-3"]  # fmt: skip
+    assert read_request(line) == Request(env="a,b", seed=3, override="ppo.lr=1e-5 sft.lr=1e-3")
+
+
+@pytest.mark.parametrize("line", [["run", "--seed", "x"], ["run", "--env"]])
+def test_an_option_without_a_usable_value_is_refused(line: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        read_request(line)
+
+
+def test_settings_hold_one_whole_config_for_each_environment() -> None:
+    settings = settings_of(
+        Request(env="frozenlake, frozenlake_upstream", profile="smoke", seed=4,
+                override="ppo.total_steps=9 log_level=debug")
+    )  # fmt: skip
+    assert list(settings["envs"]) == ["frozenlake", "frozenlake_upstream"]
+    config = runs.config_of(settings, "frozenlake_upstream")
+    assert (config.env.id, config.seed, config.ppo.total_steps) == ("frozenlake_upstream", 4, 9)
+    assert any("ppo.total_steps = 9" in line for line in runs.describe(settings))
+
+
+def test_resources_follow_the_profile_and_ask_for_no_gpu_where_there_is_none() -> None:
+    small = settings_of(Request())["resources"]
+    assert small["ppo_train"] == {"cpu": 1, "gpu": None, "memory": 4096}
+    large = settings_of(Request(profile="paper", override="resources.ppo_train.gpu=8"))["resources"]
+    assert large["ppo_train"] == {"cpu": 32, "gpu": 8, "memory": 262144}
+    assert large["filter_format"]["gpu"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"env": "frozenlake,"}, "empty name"),
+        ({"env": "frozenlake,frozenlake"}, "twice"),
+        ({"cache": "of"}, "did you mean 'off'"),
+        ({"seed": -1}, "negative"),
+        ({"profile": "smok"}, "did you mean 'smoke'"),
+    ],
+)
+def test_requests_that_cannot_be_meant_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        settings_of(dataclasses.replace(Request(), **changes))
+
+
+def test_every_environment_is_checked_before_any_work() -> None:
+    seen = []
+    settings_of(Request(env="a.b:C,frozenlake"), check=lambda config: seen.append(config.env.id))
+    assert seen == ["a.b:C", "frozenlake"]
+
+
+def test_every_registered_environment_has_settings_of_its_own() -> None:
+    import envs
+
+    assert set(envs.list_ids()) <= set(conf.known("env"))
+
+
+def test_the_resume_line_is_the_command_as_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(runs.shutil, "which", lambda _: "/somewhere/else/python")
+    line = runs.resume_line(["flows/spa_flow.py", "--datastore", "s3", "run", "--env", "a"], "17")
+    assert line == (".venv/bin/python flows/spa_flow.py --datastore s3 resume --origin-run-id 17")
+    monkeypatch.setattr(runs.shutil, "which", lambda _: str(python))
+    assert runs.resume_line(["my flow.py", "resume"], "17") == (
+        "python 'my flow.py' resume --origin-run-id 17"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "starts"),
+    [
+        (["flow", "run", "--env", "a"], True),
+        (["flow", "resume"], True),
+        (["flow", "run", "--help"], False),
+        (["flow", "step", "start", "--run-id", "1"], False),
+        (["flow", "card", "get", "1/start/1"], False),
+        (["flow"], False),
+    ],
+)
+def test_only_run_and_resume_start_a_run(line: list[str], starts: bool) -> None:
+    assert runs.is_starting(line) is starts
+
+
+@pytest.mark.parametrize(("user", "expected"), [("ada", None), ("root", True), ("", True)])
+def test_metaflow_gets_a_user_name_where_the_system_has_none(
+    monkeypatch: pytest.MonkeyPatch, user: str, expected: bool | None
+) -> None:
+    for name in ("METAFLOW_USER", "SUDO_USER", "USERNAME", "USER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("USER", user)
+    runs.name_user()
+    given = os.environ.get("METAFLOW_USER")
+    assert given is None if expected is None else given not in (None, "", "root")
+    os.environ.pop("METAFLOW_USER", None)

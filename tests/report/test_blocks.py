@@ -1,0 +1,297 @@
+"""Card blocks, tables and transcripts: what they must say, and what they survive."""
+
+import pytest
+from rich.console import Console
+
+from steps.agent.records import (
+    Completion,
+    ParsedResponse,
+    ParseStatus,
+    ResponseFormat,
+    StopReason,
+    Trajectory,
+    Transition,
+    Turn,
+)
+from steps.report import blocks, tables, transcripts
+from steps.report.blocks import Image, Markdown, Table
+
+SCORES = {
+    "pass@1": 0.7421,
+    "pass@1_low": 0.69,
+    "pass@1_high": 0.794,
+    "pass@8": 0.9,
+    "pass@8_low": 0.85,
+    "pass@8_high": 0.95,
+    "n": 1024,
+    "puzzles": 128,
+    "floor": 0.2161,
+    "ceiling": 0.9087,
+    "format_rate": 0.999,
+    "observation_exact": 0.98,
+    "prediction_exact": 0.75,
+    "prediction_possible": 0.97,
+    "prediction_probability": 0.74,
+}
+SUMMARY = SCORES | {"after_sft": SCORES | {"pass@1": 0.21, "pass@1_low": 0.18, "pass@1_high": 0.25}}
+BOARD, MOVED = "P_\nOG", "_P\nOG"
+
+
+def everything(found):
+    """All text of blocks, pictures by their labels."""
+    parts = []
+    for block in found:
+        if isinstance(block, Markdown):
+            parts.append(block.text)
+        elif isinstance(block, Table):
+            parts += [*block.headers, *(cell for row in block.rows for cell in row)]
+        else:
+            parts.append(block.label)
+    return "\n".join(parts)
+
+
+def rows_of(found):
+    return {row[0]: row[1:] for block in found if isinstance(block, Table) for row in block.rows}
+
+
+def make_turn(index=0, *, status=ParseStatus.OK, text="an answer", transitions=None):
+    moved = Transition(
+        action="Right",
+        state_before=BOARD,
+        state_after=MOVED,
+        reward=0.0,
+        valid=True,
+        effective=True,
+        terminated=False,
+        truncated=False,
+    )
+    return Turn(
+        index=index,
+        prompt=(),
+        state_shown=BOARD,
+        observation_truth=BOARD,
+        prediction_truth=MOVED,
+        completion=Completion(text=text),
+        response=text,
+        parsed=ParsedResponse(
+            status=status, observation=BOARD, prediction=MOVED, actions=("Right",), num_emitted=1
+        ),
+        transitions=(moved,) if transitions is None else transitions,
+        possible_next={MOVED: 0.8, BOARD: 0.2},
+        reward=1.0,
+        penalty=-0.1,
+    )
+
+
+def episode(name, puzzle, *, success=False, turns=None):
+    return Trajectory(
+        trajectory_id=name,
+        env_id="frozenlake",
+        env_seed=7,
+        puzzle_hash=puzzle,
+        group=0,
+        member=0,
+        policy="scripted",
+        turns=(make_turn(),) if turns is None else turns,
+        stop_reason=StopReason.ACTION_BUDGET,
+        success=success,
+        response_format=ResponseFormat.WORLD_MODEL,
+    )
+
+
+def test_headline_has_interval_counts_floor_and_ceiling():
+    assert tables.headline(SCORES) == (
+        "Pass@1 **0.742** [0.69, 0.79], Pass@8 0.900 (n = 1,024 episodes of 128 puzzles); "
+        "random play reaches 0.216, optimal play 0.909."
+    )
+
+
+def test_headline_without_a_solver_or_without_episodes():
+    unsolved = SCORES | {"floor": None, "ceiling": None}
+    assert tables.headline(unsolved).endswith("(n = 1,024 episodes of 128 puzzles).")
+    assert tables.headline({"pass@1": None}) == "No episode was measured."
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (None, "–"), (0.0, "0.000"), (0.74212, "0.742"), (1.0, "1.000"), (0.00004, "4e-05"),
+        (12.5, "12.5"), (300.0, "300"), (1024, "1,024"), (True, "True"), ("local", "local"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_for_reading(value, text):
+    assert tables.number(value) == text
+
+
+def test_models_stand_in_the_order_of_training():
+    assert list(tables.models_of(SUMMARY)) == ["after_sft", "final"]
+    assert tables.models_of(SUMMARY)["final"] == SCORES
+
+
+def test_terminal_table_fits_eighty_columns_and_names_its_bounds():
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(tables.summary_table({"frozenlake": SUMMARY, "frozenlake_upstream": SUMMARY}))
+    text = console.export_text()
+    assert "…" not in text
+    for word in ("frozenlake_upstream", "0.742 [0.69, 0.79]", "0.210 [0.18, 0.25]", "random play",
+                 "optimal play", "1,024", "after SFT", "after PPO", "0.909"):  # fmt: skip
+        assert word in text
+
+
+def test_evaluation_card_has_every_model_between_the_bounds_and_readable_episodes():
+    report = {
+        "summary": SUMMARY,
+        "models": {
+            "final": {
+                "by_action": {"Up": {"turns": 9} | dict.fromkeys(tables.WORLD_MODEL, 0.5)},
+                "by_num_actions": {"1": {"turns": 9}},
+                "sample": transcripts.sample([episode("a", "p", success=True)]),
+            }
+        },
+        "gains": {"after_sft": {"gain": 0.53, "low": 0.5, "high": 0.56, "puzzles": 128}},
+    }
+    found = blocks.evaluate_blocks(report)
+    assert rows_of(found)["Pass@1"] == ("0.210 [0.18, 0.25]", "0.742 [0.69, 0.79]")
+    assert rows_of(found)["random play"] == ("0.216", "0.216")
+    assert rows_of(found)["Up"][0] == "9"
+    text = everything(found)
+    assert "+0.530 [+0.500, +0.560] over 128 puzzles" in text
+    assert "frozenlake, seed 7: success (action budget)" in text
+    assert "-- turn 1 (ok)" in text and "predicted state's chance 0.80" in text
+    assert "Actions ahead" not in text  # one action a turn: nothing to compare
+    assert sum(isinstance(block, Image) for block in found) == 2
+
+
+def test_summary_alone_makes_an_evaluation_card():
+    assert "0.742" in everything(blocks.evaluate_blocks(SUMMARY))
+
+
+def test_arms_without_states_have_no_world_model_rows():
+    plain = {k: None if k.startswith(("obs", "pred")) else v for k, v in SCORES.items()}
+    rows = rows_of(blocks.evaluate_blocks({"summary": plain}))
+    assert "well-formed answers" in rows
+    assert "observation right" not in rows
+
+
+def test_results_card_has_a_row_a_model_with_bounds():
+    found = blocks.join_blocks({"frozenlake": SUMMARY})
+    table = found[-1]
+    assert table.headers[:6] == ("environment", "model", "Pass@1", "Pass@k", "random", "optimal")
+    assert [row[:6] for row in table.rows] == [
+        ("frozenlake", "after SFT", "0.210 [0.18, 0.25]", "0.900 (k=8)", "0.216", "0.909"),
+        ("frozenlake", "after PPO", "0.742 [0.69, 0.79]", "0.900 (k=8)", "0.216", "0.909"),
+    ]
+    assert all(len(row) == len(table.headers) for row in table.rows)
+
+
+def test_filter_card_shows_reasons_and_the_dropped_texts_unharmed():
+    result = {
+        "rows": 10,
+        "kept": 8,
+        "dropped": {"truncated": 2},
+        "examples": {"truncated": ["<think>a ``` b"], "no_answer": []},
+        "train_rows": 7,
+        "validation_rows": 1,
+        "puzzles": 4,
+    }
+    found = blocks.filter_blocks(result)
+    assert rows_of(found)["of them for training"] == ("7",)
+    text = everything(found)
+    assert "8 rows kept, 2 dropped" in text
+    assert "### Dropped: truncated" in text and "no answer" not in text
+    assert "````\n<think>a ``` b\n````" in text
+
+
+def test_training_cards_draw_the_metrics_that_are_there():
+    curve = [
+        {"step": 1, "rollout/success": 0.2, "rollout/format_rate": 1.0, "actor/entropy": 0.3},
+        {"step": 2, "rollout/success": 0.3, "rollout/format_rate": 1.0, "probe/success": 0.25},
+    ]
+    labels = [each.label for each in blocks.ppo_blocks({"curve": curve}) if isinstance(each, Image)]
+    assert labels == [
+        "Success: training puzzles, validation puzzles",
+        "World model while it learns to act: well-formed",
+        "Entropy, nats a token: entropy",
+    ]
+
+
+def test_finetuning_card_draws_losses_by_part_and_lists_the_probe():
+    curve = [{"step": 1, "sft/loss": 2.0, "sft/validation_loss": 2.1, "sft/validation_loss_tag": 1}]
+    probe = {"probe/format_rate": 0.99, "probe/success": 0.2}
+    found = blocks.sft_blocks({"curve": curve, "probe": probe, "steps": 1, "model": "/a/path"})
+    labels = [each.label for each in found if isinstance(each, Image)]
+    assert labels == [
+        "Loss, nats a token: training, validation",
+        "Validation loss by part of the answer, nats a token: tag",
+    ]
+    assert rows_of(found)["well-formed answers"] == ("0.990",)
+    assert "/a/path" not in everything(found)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [blocks.selfplay_blocks, blocks.filter_blocks, blocks.sft_blocks, blocks.ppo_blocks,
+     blocks.evaluate_blocks, blocks.join_blocks],
+)  # fmt: skip
+def test_empty_results_make_a_card_all_the_same(make):
+    assert make({})
+
+
+def test_selfplay_card_shows_counts_and_text_where_there_is_no_board():
+    sample = transcripts.sample([episode("a", "p")])
+    for turn in sample[0]["turns"]:
+        turn["state"] = "Player (P) is at (0,0)."
+    found = blocks.selfplay_blocks({"trajectories": 2000, "seeds": [5, 90], "sample": sample})
+    assert rows_of(found)["episodes"] == ("2,000",)
+    assert rows_of(found)["seeds"] == ("5 to 90",)
+    assert not any(isinstance(block, Image) for block in found)
+    assert "**frozenlake, seed 7: failure (action budget)**" in everything(found)
+
+
+def test_long_episodes_say_what_is_left_out():
+    long = transcripts.transcript(episode("a", "p", turns=tuple(make_turn(i) for i in range(12))))
+    text = blocks.episode_text(long, max_turns=10)
+    assert text.count("-- turn") == 10
+    assert text.endswith("and 2 more turns")
+
+
+def test_transcript_is_plain_and_keeps_what_the_model_wrote():
+    found = transcripts.transcript(episode("a", "p", success=True))
+    assert found["success"] is True and found["stop_reason"] == "action_budget"
+    assert found["reward"] == pytest.approx(0.9)
+    (turn,) = found["turns"]
+    assert turn == {
+        "index": 0,
+        "state": BOARD,
+        "response": "an answer",
+        "status": "ok",
+        "observation": BOARD,
+        "observation_truth": BOARD,
+        "prediction": MOVED,
+        "prediction_truth": MOVED,
+        "chance": 0.8,
+        "actions": ["Right"],
+        "effective": True,
+        "reward": 0.9,
+    }
+    assert type(turn["status"]) is str and type(found["stop_reason"]) is str
+
+
+def test_sample_takes_a_success_a_failure_and_a_malformed_one_of_different_puzzles():
+    malformed = (make_turn(status=ParseStatus.NO_ANSWER),)
+    played = [
+        episode("silent", "p0", turns=()),
+        episode("won", "p1", success=True),
+        episode("lost, same puzzle", "p1"),
+        episode("lost", "p2"),
+        episode("won too", "p3", success=True),
+        episode("malformed", "p4", turns=malformed),
+    ]
+    chosen = [each["trajectory_id"] for each in transcripts.sample(played)]
+    assert chosen == ["won", "lost", "malformed"]
+
+
+def test_sample_fills_up_with_what_there_is():
+    played = [episode("a", "p"), episode("b", "p")]
+    assert [each["trajectory_id"] for each in transcripts.sample(played)] == ["a", "b"]
+    assert transcripts.sample([]) == []

@@ -1,0 +1,214 @@
+"""What the figures hold: lines, labels, cells; and the arithmetic behind them."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from steps.report import boards, figures
+from steps.report.figures import Arm, Phase, Series
+
+BOARD, MOVED, HOLE = "P_\nOG", "_P\nOG", "__\nXG"
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are drawn while a test runs; their files are written all the same."""
+    seen = []
+    write = figures.png
+
+    def keep(figure, *args, **kwargs):
+        seen.append(figure)
+        return write(figure, *args, **kwargs)
+
+    monkeypatch.setattr(figures, "png", keep)
+    monkeypatch.setattr(boards, "png", keep)
+    return seen
+
+
+def texts(figure):
+    axes = figure.axes[0]
+    return [text.get_text() for text in axes.texts] + [axes.get_title(loc="left")]
+
+
+def size_of(png):
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    return struct.unpack(">II", png[16:24])
+
+
+def level_lines(figure):
+    """Heights of the lines that run straight across."""
+    return [
+        line.get_ydata()[0] for line in figure.axes[0].lines if list(line.get_xdata()) == [0, 1]
+    ]
+
+
+def test_race_draws_a_line_a_seed_their_mean_and_both_bounds(drawn):
+    spa = Arm(
+        name="SPA",
+        runs=[
+            Series(name="0", x=[2, 4, 6], y=[0.2, 0.5, 0.8]),
+            Series(name="1", x=[2, 4, 6], y=[0.2, 0.3, 0.6]),
+        ],
+    )
+    vanilla = Arm(name="vanilla RL", runs=[Series(name="0", x=[1, 6], y=[0.2, 0.25])])
+    png = figures.learning_race(
+        [spa, vanilla],
+        floor=0.2,
+        ceiling=0.91,
+        title="success",
+        phases=[Phase(name="self-play", start=0, end=2)],
+    )
+    assert size_of(png) == (1720, 900)
+    figure = drawn[0]
+    assert level_lines(figure) == [0.2, 0.91]
+    assert len(figure.axes[0].lines) == 2 + 1 + 1 + 1 + 2
+    assert {
+        "SPA 0.70 (2 seeds)",
+        "vanilla RL 0.25",
+        "random play 0.20",
+        "optimal play 0.91",
+        "self-play",
+        "success",
+    } == set(texts(figure))
+
+
+def test_mean_runs_over_the_stretch_that_all_seeds_cover():
+    first = Series(name="0", x=[0, 10], y=[0.0, 1.0])
+    second = Series(name="1", x=[2, 4, 8], y=[0.5, 0.5, 0.5])
+    x, y = figures.mean_curve([first, second])
+    assert (x[0], x[-1]) == (2, 8)
+    assert y[0] == pytest.approx((0.2 + 0.5) / 2)
+    assert y[-1] == pytest.approx((0.8 + 0.5) / 2)
+
+
+def test_mean_of_nothing_in_common_is_empty():
+    early, late = Series(name="0", x=[0, 1], y=[0, 1]), Series(name="1", x=[2, 3], y=[0, 1])
+    assert len(figures.mean_curve([early, late])[0]) == 0
+    assert len(figures.mean_curve([])[0]) == 0
+
+
+def test_gaps_and_disorder_in_a_line_are_no_obstacle():
+    x, y = figures.mean_curve([Series(name="0", x=[3, 1, 2, 4], y=[3, 1, None, float("nan")])])
+    assert (x[0], x[-1]) == (1, 3)
+    assert np.allclose(y, x)
+
+
+def test_running_mean_by_hand():
+    assert figures.running_mean([1, 2, 3, 5], 2) == [1, 1.5, 2.5, 4]
+    assert figures.running_mean([4, 2], 5) == [4, 3]
+
+
+def test_labels_are_pushed_apart_and_keep_their_order_and_place():
+    assert figures.spread([0.2, 0.8], 0.05) == [0.2, 0.8]
+    assert figures.spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    placed = figures.spread([0.99, 1.0, 0.98], 0.05)
+    assert placed == pytest.approx([0.95, 1.0, 0.9], abs=1e-3)
+
+
+def test_curve_names_its_lines_with_their_last_value(drawn):
+    figures.curve([Series(name="loss", x=[1, 2], y=[3.0, 0.5])], title="Loss")
+    assert texts(drawn[0]) == ["loss 0.50", "Loss"]
+    assert level_lines(drawn[0]) == []
+
+
+def test_rates_keep_the_whole_axis_however_little_they_move(drawn):
+    figures.curve([Series(name="a", x=[1, 2], y=[0.5, 0.51])], is_rate=True)
+    bottom, top = drawn[0].axes[0].get_ylim()
+    assert bottom == 0 and 1 <= top < 1.1
+
+
+def test_the_same_numbers_make_the_same_file():
+    series = [Series(name="a", x=[1, 2], y=[0.5, 0.51], low=[0.4, 0.4], high=[0.6, 0.6])]
+    assert figures.curve(series) == figures.curve(series)
+
+
+def test_drop_reasons_show_counts_shares_and_no_empty_reason(drawn):
+    figures.drop_reasons(98, {"no_state_tags": 2, "truncated": 0})
+    assert [text.strip() for text in texts(drawn[0])] == ["98  (98.0%)", "2  (2.0%)", ""]
+    labels = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
+    assert labels == ["kept", "no state tags"]
+
+
+def test_nothing_kept_and_nothing_dropped_can_be_drawn():
+    assert size_of(figures.drop_reasons(0, {}))
+    assert size_of(figures.counts({}))
+    assert size_of(figures.curve([]))
+
+
+def test_shares_say_neither_none_nor_all_where_it_is_neither():
+    assert figures.share_text(1, 10_000) == "<0.1%"
+    assert figures.share_text(9_999, 10_000) == ">99.9%"
+    assert figures.share_text(0, 10) == "0.0%"
+    assert figures.share_text(10, 10) == "100.0%"
+
+
+def test_rates_stand_between_named_bounds(drawn):
+    figures.between_bounds({"final": (0.7, 0.65, 0.75)}, floor=0.2, ceiling=0.91, title="Pass@1")
+    assert set(texts(drawn[0])) == {"0.70", "random 0.20", "optimal 0.91", "Pass@1"}
+    bounds = [line.get_xdata()[0] for line in drawn[0].axes[0].lines[-2:]]
+    assert bounds == [0.2, 0.91]
+
+
+def turn(*, prediction=MOVED, truth=MOVED, chance=0.8, observation=BOARD, state=BOARD):
+    return {
+        "index": 0,
+        "state": state,
+        "observation": observation,
+        "observation_truth": state,
+        "prediction": prediction,
+        "prediction_truth": truth,
+        "chance": chance,
+        "actions": ["Right"],
+    }
+
+
+def cells(figure, colour):
+    """Number of cells of a colour."""
+    from matplotlib.colors import to_hex
+
+    return sum(to_hex(patch.get_facecolor()) == colour for patch in figure.axes[0].patches)
+
+
+def test_cells_that_differ_are_red_and_amber_where_it_was_only_bad_luck(drawn):
+    episode = {
+        "trajectory_id": "t",
+        "turns": [
+            turn(),
+            turn(truth=HOLE),  # two cells differ, and it was possible
+            turn(prediction=HOLE, chance=0.0, observation=MOVED),  # 2 and 2 cells are wrong
+        ],
+    }
+    assert size_of(boards.boards(episode, title="an episode"))
+    assert cells(drawn[0], boards._AMBER) == 2
+    assert cells(drawn[0], boards._RED) == 2 + 2
+    words = texts(drawn[0])
+    assert [word for word in words if len(word) > 1 and word.islower()] == [
+        "an episode",
+        "shown",
+        "observed",
+        "predicted",
+        "happened",
+    ]
+
+
+def test_answers_without_states_show_two_rows_only(drawn):
+    episode = {"trajectory_id": "t", "turns": [turn(prediction=None, observation=None)]}
+    boards.boards(episode)
+    assert {"shown", "happened"} <= set(texts(drawn[0]))
+    assert not {"observed", "predicted"} & set(texts(drawn[0]))
+
+
+def test_wild_predictions_are_drawn_in_bounds(drawn):
+    episode = {"trajectory_id": "t", "turns": [turn(prediction="x" * 10_000 + "\ny", chance=0.0)]}
+    width, _ = size_of(boards.boards(episode))
+    assert width < 2000
+
+
+def test_states_without_a_board_are_for_the_text(drawn):
+    coords = "Player (P) is at (0,0); goal (G) is at (1,1)."
+    episode = {"trajectory_id": "t", "turns": [turn(state=coords)]}
+    assert not boards.has_boards(episode)
+    assert not boards.has_boards({"trajectory_id": "t", "turns": []})
+    with pytest.raises(ValueError, match="shows no board"):
+        boards.boards(episode)

@@ -1,0 +1,208 @@
+"""Evaluation played through: baselines against the exact bounds, pairing, what is written."""
+
+import json
+
+import pytest
+
+import conf
+from envs import splits
+from steps import evaluate as evaluation
+from steps import storage
+from steps.agent.success import pass_at_k
+from steps.errors import ConfigError, StageError
+from steps.settings import env_factory
+from steps.tracking import NullTracker
+
+HANDLES = {
+    "pass@1", "pass@1_low", "pass@1_high", "pass@8", "n", "floor", "ceiling", "puzzles",
+    "format_rate", "observation_exact", "prediction_exact", "prediction_possible",
+    "prediction_probability",
+}  # fmt: skip
+WORLD_MODEL = [key for key in HANDLES if key.startswith(("observation_", "prediction_"))]
+
+
+def make_config(env="frozenlake", *, overrides=(), **changes):
+    config = conf.compose(profile="laptop", env=env, overrides=list(overrides))
+    config.evaluation.puzzles = changes.pop("puzzles", 40)
+    config.evaluation.samples = changes.pop("samples", 8)
+    for key, value in changes.items():
+        setattr(config.evaluation, key, value)
+    return config
+
+
+def run(config, out_dir, **models):
+    return evaluation.evaluate(config, model_dirs=models, out_dir=out_dir, tracker=NullTracker())
+
+
+@pytest.fixture(scope="module")
+def slippery(tmp_path_factory):
+    """Random and optimal play on the slippery lake, and the folder of their files."""
+    out_dir = tmp_path_factory.mktemp("evaluation")
+    config = make_config(puzzles=96)
+    return run(config, out_dir, after_sft="random", final="oracle"), out_dir
+
+
+def test_optimal_play_scores_the_ceiling_and_random_play_the_floor(slippery):
+    summary = slippery[0]["summary"]
+    random = summary["after_sft"]
+    assert summary["pass@1_low"] <= summary["ceiling"] <= summary["pass@1_high"]
+    assert random["pass@1_low"] <= random["floor"] <= random["pass@1_high"]
+    assert random["pass@1_high"] < summary["ceiling"]
+    assert summary["pass@1_low"] > summary["floor"]
+
+
+def test_without_slip_optimal_play_equals_the_ceiling_exactly(tmp_path):
+    config = make_config("frozenlake_deterministic", samples=2, pass_k=[1, 2])
+    summary = run(config, tmp_path, final="oracle")["summary"]
+    assert summary["pass@1"] == summary["ceiling"] == 1.0
+    assert summary["pass@2"] == summary["pass@1_high"] == 1.0
+
+
+def test_without_slip_a_short_budget_lowers_optimal_play_and_ceiling_alike(tmp_path):
+    config = make_config(
+        "frozenlake_deterministic",
+        samples=1,
+        pass_k=[1],
+        overrides=["env.max_actions=2", "env.max_turns=2"],
+    )
+    summary = run(config, tmp_path, final="oracle")["summary"]
+    assert 0.2 < summary["ceiling"] < 0.9
+    assert summary["pass@1"] == pytest.approx(summary["ceiling"])
+
+
+def test_baselines_know_their_world(slippery):
+    for scores in (slippery[0]["summary"], slippery[0]["summary"]["after_sft"]):
+        assert scores["format_rate"] == scores["observation_exact"] == 1.0
+        assert scores["prediction_possible"] == 1.0
+        # Both predict the likeliest state: .8, or 1 - .8 and more where a wall helps.
+        assert scores["prediction_probability"] == pytest.approx(scores["prediction_best"])
+        assert 0.8 <= scores["prediction_probability"] < 0.85
+        assert scores["prediction_exact"] == pytest.approx(
+            scores["prediction_probability"], abs=0.03
+        )
+
+
+def test_summary_has_its_handles_as_plain_numbers(slippery):
+    summary = slippery[0]["summary"]
+    assert not HANDLES - set(summary)
+    assert set(summary["after_sft"]) == set(summary) - {"after_sft"}
+    for scores in (summary["after_sft"], {k: v for k, v in summary.items() if k != "after_sft"}):
+        assert all(type(value) in (int, float, type(None)) for value in scores.values())
+        assert (scores["n"], scores["puzzles"]) == (96 * 8, 96)
+
+
+def test_formats_without_states_have_no_world_model_scores(tmp_path):
+    config = make_config(
+        samples=1, puzzles=4, pass_k=[1], overrides=["prompt.response_format=plain"]
+    )
+    summary = run(config, tmp_path, final="random")["summary"]
+    assert summary["format_rate"] == 1.0
+    assert all(summary[key] is None for key in WORLD_MODEL)
+
+
+def test_every_model_plays_the_same_episodes(slippery):
+    report, out_dir = slippery
+    played = {
+        name: storage.read_trajectories(out_dir / report["models"][name]["file"])
+        for name in ("after_sft", "final")
+    }
+    places = {
+        name: [(each.puzzle_hash, each.env_seed, each.group, each.member) for each in episodes]
+        for name, episodes in played.items()
+    }
+    assert places["after_sft"] == places["final"]
+    assert len(set(places["final"])) == 96 * 8
+    assert {each.policy for each in played["final"]} == {"oracle"}
+
+
+def test_puzzles_are_distinct_and_of_the_split_alone():
+    config = make_config()
+    seeds = {spec.group: spec.env_seed for spec in evaluation.episode_specs(config)}
+    puzzles = []
+    env = env_factory(config)()
+    for seed in seeds.values():
+        env.reset(seed=seed)
+        puzzles.append(env.unwrapped.puzzle_hash())
+    assert len(set(puzzles)) == 40
+    assert {splits.split_of(puzzle) for puzzle in puzzles} == {"test"}
+
+
+def test_the_runs_seed_varies_the_draws_and_not_the_puzzles():
+    first, second = make_config(), make_config()
+    second.seed = 1
+    one, other = evaluation.episode_specs(first), evaluation.episode_specs(second)
+    assert [spec.env_seed for spec in one] == [spec.env_seed for spec in other]
+    seeds = [spec.sampling_seed for spec in [*one, *other]]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_the_same_call_gives_the_same_numbers(tmp_path):
+    config = make_config(puzzles=6)
+    first = run(config, tmp_path / "first", final="random")
+    second = run(config, tmp_path / "second", final="random")
+    first.pop("seconds"), second.pop("seconds")
+    assert first == second
+
+
+def test_report_is_written_as_it_is_returned(slippery):
+    report, out_dir = slippery
+    assert json.loads((out_dir / "report.json").read_text()) == report
+
+
+def test_rates_follow_from_the_written_trajectories(slippery):
+    report, out_dir = slippery
+    episodes = storage.read_trajectories(out_dir / "trajectories_after_sft.parquet")
+    wins = {}
+    for each in episodes:
+        wins[each.puzzle_hash] = wins.get(each.puzzle_hash, 0) + each.success
+    scores = report["summary"]["after_sft"]
+    assert scores["pass@1"] == pytest.approx(sum(each.success for each in episodes) / 768)
+    assert scores["pass@8"] == pytest.approx(sum(won > 0 for won in wins.values()) / 96)
+    assert report["models"]["after_sft"]["puzzles"] == {p: [won, 8] for p, won in wins.items()}
+
+
+def test_gain_over_an_earlier_model_is_paired(slippery):
+    report = slippery[0]
+    gain = report["gains"]["after_sft"]
+    summary = report["summary"]
+    assert gain["gain"] == pytest.approx(summary["pass@1"] - summary["after_sft"]["pass@1"])
+    assert 0 < gain["low"] < gain["gain"] < gain["high"] < 1
+
+
+def test_scores_reach_the_tracker_under_the_models_name(tmp_path):
+    tracker = NullTracker()
+    config = make_config(puzzles=2, samples=1, pass_k=[1])
+    report = evaluation.evaluate(
+        config, model_dirs={"final": "random"}, out_dir=tmp_path, tracker=tracker
+    )
+    logged = tracker.logged[0][1]
+    assert logged["final/pass@1"] == report["summary"]["pass@1"]
+    assert logged["final/ceiling"] == report["summary"]["ceiling"]
+
+
+def test_too_many_puzzles_are_refused_by_name(tmp_path):
+    config = make_config(puzzles=3, samples=1, pass_k=[1])
+    config.env.kwargs = {"map": ["SF", "FG"]}
+    with pytest.raises(ConfigError, match=r"evaluation\.puzzles=3"):
+        run(config, tmp_path, final="random")
+
+
+def test_a_policy_that_only_fails_stops_the_stage(tmp_path, monkeypatch):
+    from steps.agent.records import Completion, FinishReason
+
+    class Dead:
+        name = "dead"
+
+        def complete(self, requests, sampling):
+            return [
+                Completion(text="", finish_reason=FinishReason.ERROR, error="server is gone")
+                for _ in requests
+            ]
+
+    monkeypatch.setattr("steps.policies.parallel.make_policy", lambda spec: Dead())
+    with pytest.raises(StageError, match="server is gone"):
+        run(make_config(puzzles=2, samples=2, pass_k=[1]), tmp_path, final="random")
+
+
+def test_estimator_is_at_hand():
+    assert evaluation.pass_at_k is pass_at_k

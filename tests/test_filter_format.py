@@ -1,0 +1,275 @@
+"""The filter: what becomes a row, what is dropped and why, and who is held out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conf.schema import Config
+from steps.agent.parsing import parse_response
+from steps.agent.records import (
+    Completion,
+    Message,
+    ResponseFormat,
+    SpanKind,
+    StopReason,
+    Trajectory,
+    Transition,
+    Turn,
+)
+from steps.errors import StageError
+from steps.filter_format import filter_format, split_by_puzzle, strip_states, to_row
+from steps.storage import read_examples, write_trajectories
+from steps.tracking import NullTracker
+
+GOOD = (
+    "<think><observation>P_G</observation>go<prediction>_PG</prediction></think>"
+    "<answer>Right</answer>"
+)
+STEP = Transition(
+    action="Right",
+    state_before="P_G",
+    state_after="_PG",
+    reward=0.0,
+    valid=True,
+    effective=True,
+    terminated=False,
+    truncated=False,
+)
+
+
+def turn(text: str = GOOD, index: int = 0, *, acts: bool = True, **changes: Any) -> Turn:
+    parsed = parse_response(
+        text, "world_model", action_names=("Left", "Right"), max_actions=2, truncated=False
+    )
+    made = Turn(
+        index=index,
+        prompt=(Message(role="user", content="P_G"),),
+        state_shown="P_G",
+        observation_truth="P_G",
+        prediction_truth="_PG",
+        completion=Completion(text=text),
+        response=text,
+        parsed=parsed,
+        transitions=(STEP,) if acts else (),
+    )
+    return replace(made, **changes)
+
+
+def episode(*turns: Turn, puzzle: str = "aa") -> Trajectory:
+    return Trajectory(
+        trajectory_id=f"t-{puzzle}",
+        env_id="corridor",
+        env_seed=0,
+        puzzle_hash=puzzle,
+        group=0,
+        member=0,
+        policy="scripted",
+        turns=turns,
+        stop_reason=StopReason.MAX_TURNS,
+        success=False,
+        response_format=ResponseFormat.WORLD_MODEL,
+    )
+
+
+def sift(config: Config, directory: Path, *episodes: Trajectory) -> dict[str, Any]:
+    write_trajectories(directory / "t.parquet", episodes)
+    return filter_format(
+        config,
+        trajectories=[directory / "t.parquet"],
+        out_dir=directory,
+        tracker=NullTracker(),
+    )
+
+
+def test_each_reason_is_counted_with_the_text_that_was_dropped(tmp_path: Path) -> None:
+    bad = {
+        "no_answer": "I go right.",
+        "no_state_tags": "<think>go</think><answer>Right</answer>",
+        "extra_text": GOOD + " Done.",
+        "empty_answer": GOOD.replace("Right", ""),
+        "too_many_actions": GOOD.replace("Right", "Right || Right || Right"),
+        "unknown_action": GOOD.replace("Right", "Jump"),
+        "unclosed_tag": GOOD.replace("</answer>", ""),
+        "duplicate_tags": GOOD + "<answer>Left</answer>",
+    }
+    texts = [*bad.values(), "I go left.", *[GOOD] * 10]
+    turns = [turn(text, index) for index, text in enumerate(texts)]
+    result = sift(Config(), tmp_path, episode(*turns))
+    assert (result["rows"], result["kept"]) == (19, 10)
+    assert result["dropped"] == {"no_answer": 2, **{name: 1 for name in bad if name != "no_answer"}}
+    assert result["examples"]["no_answer"] == ["I go right.", "I go left."]
+    assert result["examples"]["extra_text"] == [GOOD + " Done."]
+    json.dumps(result)
+
+
+def test_a_row_is_the_turn_byte_for_byte(tmp_path: Path) -> None:
+    spliced = GOOD.replace("_PG", "P_G")
+    sift(Config(), tmp_path, episode(turn(response=spliced, index=3)))
+    (row,) = read_examples(tmp_path / "sft_train.parquet")
+    assert row.response == spliced
+    assert row.prompt == (Message(role="user", content="P_G"),)
+    assert (row.trajectory_id, row.turn_index, row.env_id) == ("t-aa", 3, "corridor")
+    assert (row.model_observation, row.model_prediction) == ("P_G", "_PG")
+    pieces = [(span.kind, spliced[span.start : span.end]) for span in row.spans]
+    assert [piece for piece in pieces if piece[0] is not SpanKind.TAG] == [
+        (SpanKind.OBSERVATION, "P_G"),
+        (SpanKind.THOUGHT, "go"),
+        (SpanKind.PREDICTION, "P_G"),
+        (SpanKind.ANSWER, "Right"),
+    ]
+    assert "".join(text for _, text in pieces) == spliced
+
+
+def test_a_prediction_without_an_action_is_a_contradiction(tmp_path: Path) -> None:
+    result = sift(Config(), tmp_path, episode(turn(acts=False), turn(index=1)))
+    assert result["dropped"] == {"contradiction": 1}
+
+
+def test_long_rows_go_only_where_a_limit_is_set(tmp_path: Path) -> None:
+    config = Config()
+    long = GOOD.replace("go", "go " * 50)
+    rows = episode(turn(), turn(long, 1))
+    assert sift(config, tmp_path, rows)["dropped"] == {}
+    config.filter.max_response_chars = len(GOOD)
+    assert sift(config, tmp_path, rows)["dropped"] == {"too_long": 1}
+
+
+def test_repeats_go_only_where_asked_and_the_prompt_counts(tmp_path: Path) -> None:
+    config = Config()
+    other = turn(index=2, prompt=(Message(role="user", content="other"),))
+    rows = episode(turn(), turn(index=1), other)
+    assert sift(config, tmp_path, rows)["kept"] == 3
+    config.filter.deduplicate = True
+    assert sift(config, tmp_path, rows)["dropped"] == {"duplicate": 1}
+
+
+def test_unfiltered_data_lose_only_turns_without_an_answer(tmp_path: Path) -> None:
+    config = Config()
+    config.filter.enabled = False
+    rows = episode(turn("nonsense"), turn("", 1), turn(index=2))
+    result = sift(config, tmp_path, rows)
+    assert result["dropped"] == {"no_response": 1}
+    kept = read_examples(tmp_path / "sft_train.parquet")
+    assert [str(row.status) for row in kept] == ["no_answer", "ok"]
+
+
+def test_too_small_a_yield_stops_with_the_table(tmp_path: Path) -> None:
+    config = Config()
+    config.filter.min_yield = 0.5
+    rows = episode(turn(), turn("nonsense", 1), turn("<think>", 2))
+    with pytest.raises(StageError) as caught:
+        sift(config, tmp_path, rows)
+    message = str(caught.value)
+    assert "kept 1 of 3 rows (33.3%) of frozenlake" in message
+    assert "  kept                     1\n  no_answer                2\n" in message
+    assert not (tmp_path / "sft_train.parquet").exists()
+
+
+def test_nothing_kept_stops_even_without_a_minimum(tmp_path: Path) -> None:
+    config = Config()
+    config.filter.min_yield = 0.0
+    with pytest.raises(StageError, match="kept 0 of 1 rows"):
+        sift(config, tmp_path, episode(turn("nonsense")))
+    with pytest.raises(StageError, match="kept 0 of 0 rows"):
+        sift(config, tmp_path)
+
+
+def test_long_examples_are_cut(tmp_path: Path) -> None:
+    result = sift(Config(), tmp_path, episode(turn(), turn("x" * 2005, 1)))
+    assert result["examples"]["no_answer"] == ["x" * 2000 + " [5 characters more]"]
+
+
+def test_several_files_are_read_in_order(tmp_path: Path) -> None:
+    paths = [tmp_path / "1.parquet", tmp_path / "2.parquet"]
+    for index, path in enumerate(paths):
+        write_trajectories(path, [episode(turn(index=index), puzzle="aa")])
+    tracker = NullTracker()
+    result = filter_format(Config(), trajectories=paths, out_dir=tmp_path, tracker=tracker)
+    rows = read_examples(tmp_path / "sft_train.parquet")
+    assert [row.turn_index for row in rows] == [0, 1]
+    assert result["puzzles"] == 1
+    assert tracker.logged == [(0, {"filter/rows": 2, "filter/kept": 2, "filter/yield": 1.0})]
+
+
+# Stripped states
+
+
+def test_stripping_leaves_a_plain_answer() -> None:
+    assert strip_states(GOOD) == "<think>go</think><answer>Right</answer>"
+    assert strip_states("no tags at all") == "no tags at all"
+
+
+def test_stripped_rows_hold_no_state_in_response_or_history(tmp_path: Path) -> None:
+    config = Config()
+    config.sft.state_loss = "strip"
+    prompt = (
+        Message(role="user", content="<observation> is a tag"),
+        Message(role="assistant", content=GOOD),
+        Message(role="user", content="_PG"),
+    )
+    sift(config, tmp_path, episode(turn(prompt=prompt)))
+    (row,) = read_examples(tmp_path / "sft_train.parquet")
+    assert row.response == "<think>go</think><answer>Right</answer>"
+    assert [message.content for message in row.prompt] == [
+        "<observation> is a tag",
+        "<think>go</think><answer>Right</answer>",
+        "_PG",
+    ]
+    kinds = {span.kind for span in row.spans}
+    assert kinds == {SpanKind.TAG, SpanKind.THOUGHT, SpanKind.ANSWER}
+
+
+PIECES = ["<think>", "</think>", "<observation>", "</observation>", "<prediction>", "a", "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES)))
+def test_stripping_any_text_only_takes_away(pieces: list[str]) -> None:
+    stripped = strip_states("".join(pieces))
+    letters = iter("".join(pieces))
+    assert all(letter in letters for letter in stripped)
+    assert "observation>" not in stripped
+    assert "prediction>" not in stripped
+
+
+# Split
+
+
+def rows_of(puzzles: list[str]) -> list[Any]:
+    return [to_row(episode(turn(), puzzle=puzzle), turn()) for puzzle in puzzles]
+
+
+def test_no_puzzle_is_on_both_sides_and_the_share_is_kept() -> None:
+    puzzles = [f"{number:016x}" for number in range(2000)]
+    rows = split_by_puzzle(rows_of(puzzles * 2), 0.1)
+    sides: dict[str, set[str]] = {"train": set(), "validation": set()}
+    for row in rows:
+        sides[row.split].add(row.puzzle_hash)
+    assert not sides["train"] & sides["validation"]
+    # Binomial with n = 2000 and p = 0.1: four standard deviations are 54.
+    assert abs(len(sides["validation"]) - 200) < 54
+
+
+def test_a_puzzle_keeps_its_side_when_others_come() -> None:
+    puzzles = [f"{number:016x}" for number in range(300)]
+    before = {row.puzzle_hash: row.split for row in split_by_puzzle(rows_of(puzzles[:150]), 0.1)}
+    after = {row.puzzle_hash: row.split for row in split_by_puzzle(rows_of(puzzles), 0.1)}
+    assert before == {puzzle: after[puzzle] for puzzle in before}
+    assert "validation" in before.values()
+
+
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
+def test_two_puzzles_give_one_to_each_side(share: float) -> None:
+    rows = split_by_puzzle(rows_of(["aa", "bb"]), share)
+    assert sorted(row.split for row in rows) == ["train", "validation"]
+
+
+def test_one_puzzle_or_no_share_is_all_training() -> None:
+    assert [row.split for row in split_by_puzzle(rows_of(["aa", "aa"]), 0.9)] == ["train"] * 2
+    assert {row.split for row in split_by_puzzle(rows_of(["aa", "bb"]), 0.0)} == {"train"}

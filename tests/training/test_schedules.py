@@ -1,0 +1,27 @@
+"""Learning-rate factors at the ends and in the middle."""
+
+from __future__ import annotations
+
+import pytest
+
+from steps.training.schedules import lr_scale
+
+
+def _scale(step: int, schedule: str, min_ratio: float = 0.0) -> float:
+    return lr_scale(step, total_steps=12, warmup_steps=2, schedule=schedule, min_ratio=min_ratio)
+
+
+def test_warmup_rises_linearly_to_one() -> None:
+    assert [_scale(step, "constant") for step in range(4)] == pytest.approx([1 / 3, 2 / 3, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "middle"), [("linear", 0.5), ("cosine", 0.5), ("constant", 1.0)]
+)
+def test_decay_is_halfway_in_the_middle(schedule: str, middle: float) -> None:
+    assert _scale(7, schedule) == pytest.approx(middle)
+
+
+def test_decay_ends_at_the_minimum_and_stays_there() -> None:
+    assert _scale(12, "cosine", 0.1) == pytest.approx(0.1)
+    assert _scale(50, "linear", 0.1) == pytest.approx(0.1)
