@@ -74,6 +74,7 @@ class ModelSection:
     ffn_size: int = 128
     max_positions: int = 256
     init_seed: int = 0
+    """Added to the run's seed."""
     init_std: float = 0.0
     """Deviation of the initial weights; 0 is hidden_size ** -0.5."""
     dtype: str = "float32"

@@ -26,6 +26,7 @@ from steps.errors import ConfigError, SPAError
 from steps.orchestration import runs
 
 runs.name_user()
+runs.skip_pylint()
 
 from metaflow import (  # noqa: E402
     Config,
@@ -125,8 +126,9 @@ class SPAFlow(FlowSpec):
         self.environments = list(self.settings["envs"])
         config = runs.config_of(self.settings, self.environments[0])
         runs.set_logging(config.log_level)
-        name = f"{config.experiment} {','.join(self.environments)} {current.run_id}"
+        name = f"{config.experiment} {','.join(self.environments)} {config.profile}"
         tags = {"metaflow.run": f"{current.flow_name}/{current.run_id}"}
+        name += f" seed {config.seed}"
         self.tracking_run = start_parent_run(config, name, tags)
         self.next(self.selfplay_generate, foreach="environments")
 
@@ -251,8 +253,7 @@ class SPAFlow(FlowSpec):
         from steps.tracking import finish_parent_run
 
         config = runs.config_of(self.settings, next(iter(self.settings["envs"])))
-        scores = {f"{env_id}/pass@1": each["pass@1"] for env_id, each in self.summary.items()}
-        finish_parent_run(config, self.tracking_run, metrics=scores)
+        finish_parent_run(config, self.tracking_run, metrics=final_scores(self.summary))
         for env_id, kept in self.models.items():
             print(f"{env_id}: model in {kept['url']}/{kept['model']}")
 
@@ -306,6 +307,18 @@ def finetune(stage: Stage, data: Path) -> dict[str, Any]:
     return result
 
 
+def final_scores(summary: dict[str, Any]) -> dict[str, float]:
+    """What a list of runs is compared by."""
+    found = {
+        f"{env_id}/{name}{key}": scores.get(key)
+        for env_id, each in summary.items()
+        for name, scores in {"": each, "after_sft/": each.get("after_sft", {})}.items()
+        for key in ("pass@1", "floor", "ceiling")
+        if not (name and key != "pass@1")
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def _check(config: conf.Config) -> None:
     """What only the environments and the tracking store can judge, before any work."""
     import envs
@@ -329,7 +342,10 @@ def _closing_words(run_id: str, is_done: bool) -> None:
 
         from steps.report.blocks import summary_table
 
+        print(flush=True)
         Console().print(summary_table(run.data.summary))
+        line = runs.card_line(ARGV, run_id, "evaluate")
+        print(f"\nThe results in pictures, in a browser:\n  {line}", flush=True)
         return
     line = runs.resume_line(ARGV, run_id)
     print(f"\nThe run ended early. Finished steps are kept; go on with\n  {line}", flush=True)

@@ -24,7 +24,7 @@ class EnvironmentIdError(SPAError, LookupError):
 
 
 class DataError(SPAError, ValueError):
-    """A file of data is missing, truncated, of another schema, or holds nothing that can be used."""
+    """A file of data is missing, truncated, of another schema, or holds nothing of use."""
 
 
 class ModelError(SPAError, ValueError):
@@ -36,7 +36,7 @@ class CheckpointError(SPAError, RuntimeError):
 
 
 class StageError(SPAError, RuntimeError):
-    """A stage ran but its result may not be used (nothing survived the filter, steps are missing)."""
+    """A stage ran, but its result may not be used (nothing survived the filter, steps lack)."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, also: str = "") -> str:

@@ -11,6 +11,7 @@ ceiling or below the floor by luck, within its interval.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from steps.agent.records import Trajectory
 from steps.agent.rollout import EpisodeSpec, mix_seed
 from steps.agent.success import Bootstrap, pass_at_k
 from steps.errors import ConfigError, StageError
-from steps.report import transcripts
+from steps.report import tables, transcripts
 from steps.tracking import Tracker
 
 __all__ = ["aggregate", "evaluate", "pass_at_k"]
@@ -40,6 +41,8 @@ BREAKDOWNS = {
     "by_action": worldmodel.only_action,
     "by_num_actions": worldmodel.num_actions,
 }
+
+_log = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -66,7 +69,7 @@ def evaluate(
             "file": file.name,
         }
         tries[name] = success.tries_by_puzzle(trajectories)
-        _log(tracker, name, models[name]["scores"])
+        _track(tracker, name, models[name]["scores"])
     report = {
         "env_id": config.env.id,
         "summary": _summary(models),
@@ -215,7 +218,12 @@ def _bootstrap(config: Config) -> Bootstrap:
     return Bootstrap(resamples=config.evaluation.bootstrap, confidence=config.evaluation.confidence)
 
 
-def _log(tracker: Tracker, name: str, scores: Mapping[str, float | None]) -> None:
+def _track(tracker: Tracker, name: str, scores: Mapping[str, float | None]) -> None:
+    _log.info(
+        "evaluation of the model %s: Pass@1 %s over %s episodes; random play %s, optimal play %s",
+        tables.model_name(name),
+        *(tables.number(scores.get(key)) for key in ("pass@1", "n", "floor", "ceiling")),
+    )
     known = {f"{name}/{key}": float(value) for key, value in scores.items() if value is not None}
     tracker.log(known, step=0)
 

@@ -8,6 +8,7 @@ row is dropped for is the turn's `ParseStatus`, or one of `Reason`; the first th
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -43,6 +44,8 @@ MAX_EXAMPLE_CHARS = 2000
 _STATE_TAGS = ("<observation>", "</observation>", "<prediction>", "</prediction>")
 _STATES = (SpanKind.OBSERVATION, SpanKind.PREDICTION)
 
+_log = logging.getLogger(__name__)
+
 
 class Reason(StrEnum):
     """Why a row is dropped, besides its `ParseStatus`."""
@@ -76,6 +79,12 @@ def filter_format(
     write_examples(out_dir / TRAIN_FILE, train, config_digest=digest)
     write_examples(out_dir / VALIDATION_FILE, validation, config_digest=digest)
     tracker.log(sieve.metrics(), step=0)
+    _log.info(
+        "filter: %d of %d turns kept, %d of them for validation",
+        len(rows),
+        sieve.num_rows,
+        len(validation),
+    )
     return {
         **sieve.result(),
         "files": {TRAIN: TRAIN_FILE, VALIDATION: VALIDATION_FILE},

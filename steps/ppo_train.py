@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from conf.schema import Config
+from envs import solvers, splits
+from envs.errors import EnvironmentConfigError
 from steps import storage
 from steps.errors import ConfigError, StageError
-from steps.settings import cores, one_of
+from steps.settings import cores, env_factory, one_of
 from steps.tracking import Tracker
-from steps.training.backends import choose_backend, num_ranks
-from steps.training.checkpoints import CheckpointStore, fingerprint_of
+from steps.training.backends import check_model, choose_backend, num_ranks
+from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
 from steps.training.ppo_local import train_ppo
 from steps.training.schedules import SCHEDULES
-from steps.training.sft_local import save_model
 from steps.workers import Peers, limit_threads, run_ranks
 
 
@@ -26,12 +28,14 @@ def ppo_train(
     checkpoints: CheckpointStore,
     tracker: Tracker,
 ) -> dict[str, Any]:
-    """Train and return plain facts: `model` (directory), `curve`, `steps`, `seconds`, `backend`.
+    """Train and return plain facts: `model` (directory), `curve`, `steps`, `seconds`, `backend`,
+    and `floor` and `ceiling`: random and optimal play on the validation puzzles.
 
     Raises `StageError` where fewer steps were done than planned without a time limit.
     """
     check(config)
     backend = choose_backend(config, config.ppo.backend, "ppo")
+    check_model(model_dir)
     fingerprint = fingerprint_of(
         stage="ppo_train",
         config=config,
@@ -47,13 +51,14 @@ def ppo_train(
         size=num_ranks(config),
         main_only=(tracker, checkpoints),
     )
+    shutil.rmtree(out_dir / "work", ignore_errors=True)
     planned = config.ppo.total_steps
     if result["steps"] != planned and config.ppo.time_limit_s <= 0:
         raise StageError(
-            f"PPO on {config.env.id} did {result['steps']} steps of {planned}: its checkpoint can't "
-            "be of this run; start again with --cache refresh."
+            f"PPO on {config.env.id} did {result['steps']} steps of {planned}: its checkpoint "
+            "can't be of this run; start again with --cache refresh."
         )
-    return {"backend": backend, "fingerprint": fingerprint, **result}
+    return {"backend": backend, "fingerprint": fingerprint, **floor_and_ceiling(config), **result}
 
 
 def check(config: Config) -> None:
@@ -68,6 +73,24 @@ def check(config: Config) -> None:
             "PPO needs answers drawn from the model's own distribution: set "
             "sampling.temperature above 0 and sampling.top_p=1."
         )
+
+
+def floor_and_ceiling(config: Config) -> dict[str, float | None]:
+    """Exact success of random and of optimal play on the probe's puzzles; None without a solver."""
+    count = max(config.ppo.probe_puzzles, 1)
+    make_env, base = env_factory(config), config.ppo.base_seed
+    try:
+        seeds = splits.draw_seeds(make_env, "validation", count, base, distinct=True)
+    except EnvironmentConfigError:  # a world of fewer puzzles: nothing to fail for without a probe
+        return {"floor": None, "ceiling": None}
+    return solvers.floor_and_ceiling(
+        config.env.id,
+        max_actions=config.env.max_actions,
+        seeds=seeds,
+        max_turns=config.env.max_turns,
+        max_actions_per_turn=config.env.max_actions_per_turn,
+        **config.env.kwargs,
+    )
 
 
 def _train(

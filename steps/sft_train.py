@@ -7,19 +7,21 @@ a Hugging Face directory.
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from conf.schema import Config
 from steps import storage
 from steps.agent.records import SFTExample
-from steps.errors import ConfigError, StageError
+from steps.errors import ConfigError, DataError, StageError
 from steps.settings import cores, env_factory, one_of
 from steps.tracking import Tracker
-from steps.training.backends import choose_backend, num_ranks
-from steps.training.checkpoints import CheckpointStore, fingerprint_of
+from steps.training.backends import check_model, choose_backend, num_ranks
+from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
 from steps.training.ppo_local import run_probe
-from steps.training.sft_local import SFTRun, save_model, train_sft
+from steps.training.sft_local import SFTRun, train_sft
 from steps.training.tiny_model import build_tiny
 from steps.workers import Peers, limit_threads, run_ranks
 
@@ -44,7 +46,12 @@ def sft_train(
     backend = choose_backend(config, config.sft.backend, "sft")
     train = storage.read_examples(data_dir / TRAIN_FILE)
     validation = storage.read_examples(data_dir / VALIDATION_FILE)
+    if not train:
+        raise DataError(
+            f"{TRAIN_FILE} in {data_dir} holds no rows: play more, or lower the filter."
+        )
     source = resolve_model(config, model_dir, out_dir / "initial")
+    check_model(source)
     fingerprint = fingerprint_of(
         stage="sft_train",
         config=config,
@@ -65,6 +72,7 @@ def sft_train(
         size=num_ranks(config),
         main_only=(tracker, checkpoints),
     )
+    shutil.rmtree(out_dir / "work", ignore_errors=True)
     _gate(config, result["probe"])
     return {"backend": backend, "fingerprint": fingerprint, "rows": len(train), **result}
 
@@ -78,7 +86,8 @@ def resolve_model(config: Config, model_dir: str, scratch: Path) -> str:
         raise ConfigError(
             f"model {config.model.name!r} has no path and isn't built from scratch: set model.path."
         )
-    return str(build_tiny(config.model, scratch))
+    model = replace(config.model, init_seed=config.model.init_seed + config.seed)
+    return str(build_tiny(model, scratch))
 
 
 def _train(

@@ -11,17 +11,20 @@ from __future__ import annotations
 import os
 import queue
 import socket
+import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Semaphore
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from steps.errors import StageError
+from steps.errors import SPAError, StageError
 
 TIMEOUT_S = 1800
 
@@ -43,7 +46,7 @@ class Peers:
         tensor = torch.tensor(list(values), dtype=torch.float64)
         if self.size > 1:
             dist.all_reduce(tensor)
-        return tensor.tolist()
+        return [float(value) for value in tensor.tolist()]
 
     def gather(self, value: Any) -> list[Any]:
         """The plain value of every rank, by rank."""
@@ -71,7 +74,7 @@ class Peers:
 
 
 def limit_threads(size: int, cores: int) -> None:
-    """Give this process its share of `cores`; waiting threads sleep, so a busy machine stays usable."""
+    """Give this process its share of `cores`: threads inside an operation, at least one."""
     torch.set_num_threads(max(1, cores // max(1, size)))
 
 
@@ -86,12 +89,12 @@ def run_ranks(
     if size <= 1:
         return function(Peers(), *arguments, *main_only)
     context = multiprocessing.get_context("spawn")
-    port, errors = _free_port(), context.Queue()
+    port, errors, started = _free_port(), context.Queue(), context.Semaphore(0)
     blanks = (None,) * len(main_only)
     children = [
         context.Process(
             target=_child,
-            args=(function, rank, size, port, errors, arguments + blanks),
+            args=(function, rank, size, port, errors, started, arguments + blanks),
             daemon=True,
         )
         for rank in range(1, size)
@@ -99,11 +102,13 @@ def run_ranks(
     for child in children:
         child.start()
     try:
+        _await_start(children, errors, started)
         _join_group(0, size, port)
         result = function(Peers(0, size), *arguments, *main_only)
         for child in children:
             child.join()
-        return result
+    except SPAError:
+        raise
     except RuntimeError as error:
         _raise_child_error(errors, error)
         raise
@@ -111,11 +116,32 @@ def run_ranks(
         for child in children:
             if child.is_alive():
                 child.terminate()
+                child.join()
         if dist.is_initialized():
             dist.destroy_process_group()
+    _check_exits(children, errors)
+    return result
 
 
-def _raise_child_error(errors: Queue[str], cause: RuntimeError) -> None:
+def _await_start(children: Sequence[BaseProcess], errors: Queue[str], started: Semaphore) -> None:
+    """Return when every child is up; one that died on the way would be waited for in vain."""
+    for _ in children:
+        while not started.acquire(timeout=1):
+            _check_exits(children, errors)
+
+
+def _check_exits(children: Sequence[BaseProcess], errors: Queue[str]) -> None:
+    """A rank may also fail where the others no longer wait for it."""
+    codes = [child.exitcode for child in children if child.exitcode]
+    if codes:
+        _raise_child_error(errors, None)
+        raise StageError(
+            f"a worker process ended with exit code {codes[0]} and reported nothing: see what it "
+            "wrote above and whether the machine ran out of memory, or set workers=1."
+        )
+
+
+def _raise_child_error(errors: Queue[str], cause: RuntimeError | None) -> None:
     """A broken collective usually means that another rank failed: raise that rank's own error."""
     try:
         report = errors.get(timeout=2)
@@ -130,8 +156,10 @@ def _child(
     size: int,
     port: int,
     errors: Queue[str],
+    started: Semaphore,
     arguments: tuple[Any, ...],
 ) -> None:
+    started.release()
     try:
         torch.set_num_threads(1)
         _join_group(rank, size, port)
@@ -145,7 +173,7 @@ def _child(
 
 
 def _join_group(rank: int, size: int, port: int) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",

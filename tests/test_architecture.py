@@ -55,6 +55,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "envs",
         "steps.agent",
         "steps.policies.base",
+        "steps.policies.hf",
         "steps.settings",
         "steps.workers",
     ),

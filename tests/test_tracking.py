@@ -21,6 +21,7 @@ from conf.schema import Config
 from steps import tracking
 from steps.errors import ConfigError
 from steps.tracking.feed import Job, feed
+from steps.tracking.progress import Progress
 from steps.tracking.spool import read_state, state_path, target_of
 
 LONG_S = 120.0
@@ -235,6 +236,9 @@ def test_a_run_with_parent_and_stages_lands_in_the_sqlite_store(
     flow, stage = found["SPAFlow/7"], found["frozenlake/ppo_train"]
     assert flow.info.status == stage.info.status == "FINISHED"
     assert flow.data.tags["metaflow.run"] == "SPAFlow/7"
+    assert (flow.data.tags["spa.seed"], stage.data.tags["spa.stage"]) == ("0", "ppo_train")
+    assert "`ceiling` optimal play" in flow.data.tags["mlflow.note.content"]
+    assert "rollout/success" in stage.data.tags["mlflow.note.content"]
     assert flow.data.params["ppo.group_size"] == "8"
     assert flow.data.metrics == {"lake/pass_at_1": 0.75}
     assert stage.data.tags["mlflow.parentRunId"] == parent
@@ -437,3 +441,27 @@ def test_a_server_that_never_answers_is_waited_for_a_bounded_time(
         with open_tracker(config, tmp_path / "out") as tracker:
             tracker.log({"loss": 1.0}, 0)
         assert time.monotonic() - started < 2.0
+
+
+def test_progress_shows_the_first_and_the_last_step_and_leaves_out_what_comes_too_soon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="steps")
+    told = Progress("ppo_train", total=3)
+    for step, success in ((1, 0.0), (2, 0.25), (3, 0.5)):
+        told.tell({"rollout/success": success, "actor/lr": 1e-3}, step)
+    told.tell({"timing_s/step": 1.0}, 3)
+    told.finish()
+    assert caplog.messages == ["PPO step 1/3: success 0.000", "PPO step 3/3: success 0.500"]
+
+
+def test_progress_of_unknown_length_ends_with_its_latest_step(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="steps")
+    told = Progress("sft_train")
+    for step in (1, 2, 3):
+        told.tell({"sft/loss": 1 / step}, step)
+    told.finish()
+    Progress("evaluate").tell({"sft/loss": 1.0}, 1)
+    assert caplog.messages == ["SFT step 1: loss 1.000", "SFT step 3: loss 0.333"]

@@ -72,7 +72,7 @@ class RolloutSettings:
     splice: bool = False
     """Put the true states into the responses that enter the history."""
     splice_likeliest: bool = False
-    """Where the world is of chance, splice the likeliest next state instead of the one that came."""
+    """In a world of chance, splice the likeliest next state instead of the one that came."""
     format_penalty: float = 0.0
     """Added to a turn whose answer is malformed; zero or negative."""
     ineffective_penalty: float = 0.0

@@ -14,7 +14,7 @@ from steps.agent.records import ResponseFormat
 
 
 def likeliest(possible: Mapping[str, float]) -> str:
-    """The most probable text; of equals the first, as games list what was meant before what slips."""
+    """The most probable text; of equals the first: games list what was meant before what slips."""
     return max(possible, key=lambda text: round(possible[text], 9))
 
 

@@ -117,9 +117,18 @@ def describe(settings: Mapping[str, Any]) -> list[str]:
 
 def resume_line(argv: Sequence[str], run_id: str) -> str:
     """The command that takes up `run_id`, as it must be typed where `argv` was typed."""
+    return _command(argv, "resume", "--origin-run-id", run_id)
+
+
+def card_line(argv: Sequence[str], run_id: str, step: str) -> str:
+    """The command that opens a step's card in the browser."""
+    return _command(argv, "card", "view", f"{run_id}/{step}")
+
+
+def _command(argv: Sequence[str], *command: str) -> str:
     script, *words = argv
     before = words[: next((i for i, word in enumerate(words) if word in STARTING), 0)]
-    return shlex.join([_python(), script, *before, "resume", "--origin-run-id", run_id])
+    return shlex.join([_python(), script, *before, *command])
 
 
 def is_starting(argv: Sequence[str]) -> bool:
@@ -140,6 +149,11 @@ def name_user() -> None:
     if not any(os.environ.get(name) not in (None, "", "root") for name in names):
         user = getpass.getuser() if hasattr(os, "getuid") and os.getuid() else "spa"
         os.environ["METAFLOW_USER"] = user
+
+
+def skip_pylint() -> None:
+    """Spare each run Metaflow's lint of the flow file, or its words on pylint that isn't there."""
+    os.environ.setdefault("METAFLOW_PYLINT", "false")
 
 
 def set_logging(level: str) -> None:
@@ -187,10 +201,11 @@ def _stages(config: conf.Config) -> list[str]:
     episodes = selfplay.env_groups * selfplay.group_size * selfplay.batches
     length = f"{sft.max_steps} steps" if sft.max_steps else f"{sft.epochs} epochs"
     return [
-        f"    play        {env.max_turns} turns of {env.max_actions_per_turn}, budget "
-        f"{env.max_actions} actions, answers {config.prompt.response_format}",
-        f"    self-play   {episodes} episodes, rounds {selfplay.rounds}, states {selfplay.states}",
-        f"    SFT         {length} of batch {sft.batch_size}, lr {sft.lr:g}, on {sft.target}",
+        f"    game        at most {env.max_turns} turns of {env.max_actions_per_turn} action(s), "
+        f"{env.max_actions} actions in all; answers: {config.prompt.response_format}",
+        f"    self-play   {selfplay.rounds} round(s) of {episodes} episodes, "
+        f"states: {selfplay.states}",
+        f"    SFT         {length} of batch {sft.batch_size}, lr {sft.lr:g}, target: {sft.target}",
         f"    PPO         {ppo.total_steps} steps of {ppo.env_groups * ppo.group_size} episodes, "
         f"lr {ppo.lr:g}, KL {ppo.kl_coef:g}",
         f"    evaluation  {test.puzzles} {test.split} puzzles x {test.samples} episodes",

@@ -31,11 +31,12 @@ MIN_NARROW_SHARE = 0.25
 
 
 def check_model_directory(directory: str) -> None:
-    """Raise `ModelError` when a local path is not a Hugging Face model directory with safetensors."""
+    """Raise `ModelError` for a local path that is no Hugging Face directory with safetensors."""
     path = Path(directory)
     if not path.exists():
         raise ModelError(
-            f"no model at {directory!r}: give a Hugging Face directory, or a model name of conf/model."
+            f"no model at {directory!r}: give a Hugging Face directory, or the name of a file in "
+            "conf/model."
         )
     missing = [
         name for name in ("config.json", "tokenizer_config.json") if not (path / name).is_file()
@@ -117,6 +118,8 @@ def encode_prompts(
         )
         for chat in chats
     ]
+    if not texts:
+        return []
     return [list(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
@@ -215,11 +218,11 @@ class HFPolicy:
         device = self.model.device
         pad = self.tokenizer.pad_token_id
         input_ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
-        mask = None
-        if any(len(prompt) != longest for prompt in prompts):
-            mask = torch.tensor(
-                [[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device
-            )
+        # Always a mask: without one transformers searches for padding and warns; ones cost nothing.
+        mask = torch.tensor(
+            [[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device
+        )
+        is_padded = any(len(prompt) != longest for prompt in prompts)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         uniforms = _uniforms(seeds, budget).to(device)
         stop = torch.tensor(self.stop_ids, device=device)
@@ -230,9 +233,7 @@ class HFPolicy:
         logprobs = torch.zeros(len(prompts), budget, device=device)
         step_ids = input_ids
         for step in range(budget):
-            positions = None
-            if mask is not None:
-                positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -step_ids.shape[1] :]
+            positions = self._positions(mask, step_ids.shape[1]) if is_padded else None
             logits = self.model(
                 input_ids=step_ids,
                 attention_mask=mask,
@@ -252,11 +253,17 @@ class HFPolicy:
                 keep = active.nonzero().squeeze(1)
                 cache.batch_select_indices(keep)
                 rows, lengths, drawn, active = rows[keep], lengths[keep], drawn[keep], active[keep]
-                mask = None if mask is None else mask[keep]
-            if mask is not None:
-                mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+                mask = mask[keep]
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             step_ids = drawn.unsqueeze(1)
         return tokens.tolist(), logprobs.tolist()
+
+    def _positions(self, mask: torch.Tensor, count: int) -> torch.Tensor:
+        """Position of the last `count` tokens, padding not counted.
+
+        A row without room left may stay in the batch for a while; it keeps the last position.
+        """
+        return (mask.cumsum(-1) - 1).clamp(min=0, max=self.max_model_len - 1)[:, -count:]
 
 
 def draw(

@@ -1,4 +1,4 @@
-"""Play many episodes with one policy on several processes; the result doesn't depend on how many."""
+"""Play many episodes with one policy on several processes; how many doesn't change the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def collect(
     """
     spread = policy_spec.kind == "hf" and _on_cpu(policy_spec)
     size = min(workers, len(specs) // MIN_EPISODES) if spread else 1
-    return run_ranks(_play_share, list(specs), config, policy_spec, settings, workers, size=size)
+    played: list[Trajectory] = run_ranks(
+        _play_share, list(specs), config, policy_spec, settings, workers, size=size
+    )
+    return played
 
 
 def _on_cpu(spec: PolicySpec) -> bool:

@@ -5,7 +5,7 @@ The states in its answers are true as far as they can be: the present one, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from steps.agent.records import Completion, PolicyRequest, ResponseFormat, Sampling
 from steps.agent.rollout import mix_seed

@@ -8,25 +8,28 @@ interval, the number of episodes and puzzles, random play and optimal play.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from steps.report import figures
-from steps.report.boards import boards, has_boards
+from steps.report.episodes import episode_blocks, episode_text, fenced
 from steps.report.figures import Series
+from steps.report.records import Block, Image, Markdown, Table
 from steps.report.tables import (
     BOUNDS,
-    SUMMARY_COLUMNS,
+    SUCCESS_COLUMNS,
     WORLD_MODEL,
+    WORLD_MODEL_COLUMNS,
     Result,
+    duration,
     headline,
     model_name,
     models_of,
     number,
     score_rows,
-    summary_row,
+    success_row,
     summary_table,
     words,
+    world_model_row,
 )
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "Image",
     "Markdown",
     "Table",
+    "episode_text",
     "evaluate_blocks",
     "filter_blocks",
     "join_blocks",
@@ -44,11 +48,11 @@ __all__ = [
 ]
 
 TRAINING = {
-    "rows": "rows",
+    "rows": "turns to imitate",
     "steps": "steps",
-    "seconds": "seconds",
-    "parameters": "parameters",
-    "backend": "backend",
+    "time": "time",
+    "parameters": "parameters of the model",
+    "backend": "training backend",
     "processes": "processes",
 }
 PLAY = {
@@ -59,32 +63,11 @@ PLAY = {
     "response_tokens": "tokens an answer",
     "errors": "episodes broken by the policy",
 }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Markdown:
-    """Text in Markdown."""
-
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """Rows of text under headers."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
-    """A picture as PNG bytes, and what it says in words."""
-
-    png: bytes
-    label: str
-
-
-Block = Markdown | Table | Image
+WORLD_MODEL_WORDS = (
+    "Shares of all turns; a malformed answer counts as wrong. *Came true*: what was predicted is "
+    "what happened. *Possible*: it could have happened. *Chance*: how likely the predicted state "
+    "was; a perfect model reaches the likeliest state's chance, and no more."
+)
 
 
 def selfplay_blocks(result: Result) -> list[Block]:
@@ -95,16 +78,17 @@ def selfplay_blocks(result: Result) -> list[Block]:
         "success rate": result.get("success_rate"),
         "well-formed answers": result.get("format_rate"),
         "puzzles": result.get("puzzles"),
-        "broken by the policy": result.get("broken"),
+        "episodes broken by the policy": result.get("broken"),
         "played by": result.get("policy"),
         "round": result.get("round"),
         "seeds": " to ".join(map(str, result.get("seeds") or ())) or None,
-        "seconds": result.get("seconds"),
+        "time": duration(result.get("seconds")),
     }
+    truth = ", with the true states written in" if result.get("states") == "truth" else ""
     return [
-        Markdown(text="## Self-play\n\nEpisodes that the finetuning data are made from."),
+        _heading("Self-play", f"Episodes of the game, whose turns finetuning imitates{truth}."),
         _facts(facts),
-        *_episodes(result),
+        *episode_blocks(result),
     ]
 
 
@@ -112,25 +96,25 @@ def filter_blocks(result: Result) -> list[Block]:
     """Kept and dropped rows by reason, with examples of each reason."""
     kept, dropped = result.get("kept", 0), result.get("dropped") or {}
     facts = {
-        "rows": result.get("rows"),
-        "kept": kept,
-        "of them for training": result.get("train_rows"),
-        "of them for validation": result.get("validation_rows"),
+        "turns played": result.get("rows"),
+        "turns kept": kept,
+        "kept for training": result.get("train_rows"),
+        "kept for validation": result.get("validation_rows"),
         "puzzles": result.get("puzzles"),
-        "of them for validation only": result.get("validation_puzzles"),
+        "puzzles for validation only": result.get("validation_puzzles"),
     }
     blocks: list[Block] = [
-        Markdown(text="## Filter\n\nOne row is one turn; only well-formed ones are learned from."),
+        _heading("Filter", "Only turns with a well-formed answer are learned from, each one once."),
         _facts(facts),
         Image(
-            png=figures.drop_reasons(kept, dropped, title="Rows kept and dropped"),
-            label=f"{kept} rows kept, {sum(dropped.values())} dropped",
+            png=figures.drop_reasons(kept, dropped, title="Turns kept and dropped"),
+            label=f"{kept:,} turns kept, {sum(dropped.values()):,} dropped",
         ),
     ]
     for reason, texts in (result.get("examples") or {}).items():
         if texts:
             blocks.append(Markdown(text=f"### Dropped: {words(reason)}"))
-            blocks.extend(Markdown(text=_fenced(text)) for text in texts)
+            blocks.extend(Markdown(text=fenced(text)) for text in texts)
     return blocks
 
 
@@ -140,10 +124,14 @@ def sft_blocks(result: Result) -> list[Block]:
     losses = {"sft/loss": "training", "sft/validation_loss": "validation"}
     by_part = _lines_below(curve, "sft/validation_loss_")
     return [
-        Markdown(text="## Supervised finetuning\n\nThe answers of self-play are imitated."),
-        _facts({name: result.get(key) for key, name in TRAINING.items()}),
-        *_picture(_lines(curve, losses), "Loss, nats a token"),
-        *_picture(by_part, "Validation loss by part of the answer, nats a token"),
+        _heading("Supervised finetuning (SFT)", "The model learns to answer as in self-play."),
+        _training_facts(result),
+        *_picture(
+            _lines(curve, losses),
+            "Loss, nats a token",
+            "Validation is on turns of puzzles that aren't trained on.",
+        ),
+        *_by_part(by_part),
         *_world_model(result.get("probe")),
     ]
 
@@ -157,18 +145,40 @@ def ppo_blocks(result: Result) -> list[Block]:
         "rollout/observation_exact": "observation right",
         "rollout/prediction_exact": "prediction came true",
         "rollout/prediction_possible": "prediction possible",
-        "rollout/prediction_probability": "its chance",
+        "rollout/prediction_probability": "chance of prediction",
     }
-    anchor = {"actor/reference_kl": "to the SFT model", "actor/approx_kl": "to the step before"}
+    anchor = {"actor/reference_kl": "from the SFT model", "actor/approx_kl": "from the step before"}
     return [
-        Markdown(text="## Reinforcement learning\n\nEach step plays fresh puzzles."),
-        _facts({name: result.get(key) for key, name in TRAINING.items()}),
-        *_picture(
-            _lines(curve, success), "Success", True, result.get("floor"), result.get("ceiling")
+        _heading(
+            "Reinforcement learning (PPO)", "Each step plays new puzzles and learns from them."
         ),
-        *_picture(_lines(curve, world), "World model while it learns to act", True),
-        *_picture(_lines(curve, anchor), "Divergence, nats a token"),
-        *_picture(_lines(curve, {"actor/entropy": "entropy"}), "Entropy, nats a token"),
+        _training_facts(result),
+        *_picture(
+            _lines(curve, success),
+            "Success, share of episodes",
+            "Dashed: random and optimal play on the validation puzzles, computed exactly."
+            if result.get("floor") is not None
+            else "Training puzzles are new at every step.",
+            is_rate=True,
+            floor=result.get("floor"),
+            ceiling=result.get("ceiling"),
+        ),
+        *_picture(
+            _lines(curve, world),
+            "World model while it learns to act, share of turns",
+            "Falling lines: the model forgets how its world works.",
+            is_rate=True,
+        ),
+        *_picture(
+            _lines(curve, anchor),
+            "KL divergence, nats a token",
+            "How far the model has moved; a sudden rise is a bad sign.",
+        ),
+        *_picture(
+            _lines(curve, {"actor/entropy": "entropy"}),
+            "Entropy, nats a token",
+            "How undecided the model is; near zero it no longer explores.",
+        ),
     ]
 
 
@@ -176,23 +186,19 @@ def evaluate_blocks(result: Result) -> list[Block]:
     """The measures of every model between floor and ceiling, and three episodes of the last."""
     summary, models = result.get("summary", result), result.get("models") or {}
     by_model = models_of(summary)
-    rates = {
-        model_name(name): (scores["pass@1"], scores["pass@1_low"], scores["pass@1_high"])
-        for name, scores in by_model.items()
-        if scores.get("pass@1") is not None
-    }
     blocks: list[Block] = [Markdown(text=f"## Evaluation\n\n{headline(summary)}")]
-    if rates:
-        picture = figures.between_bounds(
-            rates, floor=summary.get("floor"), ceiling=summary.get("ceiling"), title="Pass@1"
-        )
-        blocks.append(Image(png=picture, label="Pass@1 of each model, random and optimal play"))
-    blocks += [_score_table(by_model), *_gains(result.get("gains"))]
+    blocks += _between_bounds(summary, title="Pass@1")
+    blocks += [_score_table(by_model, BOUNDS, has_pass=True), *_gains(result.get("gains"))]
+    if any(scores.get("format_rate") is not None for scores in by_model.values()):
+        blocks.append(Markdown(text=f"### World model\n\n{WORLD_MODEL_WORDS}"))
+        blocks.append(_score_table(by_model, WORLD_MODEL))
     final = models.get("final") or {}
-    blocks += _breakdown(final.get("by_action"), "Action")
+    blocks += _breakdown(final.get("by_action"), "action")
     if len(final.get("by_num_actions") or {}) > 1:
-        blocks += _breakdown(final["by_num_actions"], "Actions ahead")
-    return blocks + _episodes(final)
+        blocks += _breakdown(final["by_num_actions"], "actions ahead")
+    if any(scores.get(key) is not None for scores in by_model.values() for key in PLAY):
+        blocks += [Markdown(text="### Play"), _score_table(by_model, PLAY)]
+    return blocks + episode_blocks(final)
 
 
 def join_blocks(summary: Mapping[str, Result]) -> list[Block]:
@@ -200,25 +206,54 @@ def join_blocks(summary: Mapping[str, Result]) -> list[Block]:
     blocks: list[Block] = [Markdown(text="# Results")]
     for env_id, scores in summary.items():
         blocks.append(Markdown(text=f"**{env_id}**: {headline(scores)}"))
-    rows = [
-        (env_id, model_name(name), *summary_row(scores))
+        blocks += _between_bounds(scores, title=f"{env_id}: Pass@1")
+    measured = {
+        (env_id, model_name(name)): scores
         for env_id, each in summary.items()
         for name, scores in models_of(each).items()
+    }
+    success = [(*names, *success_row(scores)) for names, scores in measured.items()]
+    world = [(*names, *world_model_row(scores)) for names, scores in measured.items()]
+    return [
+        *blocks,
+        Markdown(text="### Success"),
+        Table(headers=("environment", "model", *SUCCESS_COLUMNS), rows=tuple(success)),
+        Markdown(text=f"### World model\n\n{WORLD_MODEL_WORDS}"),
+        Table(headers=("environment", "model", *WORLD_MODEL_COLUMNS), rows=tuple(world)),
     ]
-    blocks.append(Table(headers=("environment", "model", *SUMMARY_COLUMNS), rows=tuple(rows)))
-    return blocks
 
 
-def _score_table(by_model: Mapping[str, Result]) -> Table:
-    rows = score_rows(by_model, {**BOUNDS, **WORLD_MODEL, **PLAY})
+def _heading(title: str, text: str) -> Markdown:
+    return Markdown(text=f"## {title}\n\n{text}")
+
+
+def _between_bounds(summary: Result, *, title: str) -> list[Block]:
+    """Pass@1 of each model between random and optimal play."""
+    rates = {
+        model_name(name): (scores["pass@1"], scores["pass@1_low"], scores["pass@1_high"])
+        for name, scores in models_of(summary).items()
+        if scores.get("pass@1") is not None
+    }
+    if not rates:
+        return []
+    floor, ceiling = summary.get("floor"), summary.get("ceiling")
+    picture = figures.between_bounds(rates, floor=floor, ceiling=ceiling, title=title)
+    return [Image(png=picture, label="Share of episodes solved, and its interval")]
+
+
+def _score_table(
+    by_model: Mapping[str, Result], names: Mapping[str, str], *, has_pass: bool = False
+) -> Table:
+    rows = score_rows(by_model, names, has_pass=has_pass)
     return Table(headers=("", *map(model_name, by_model)), rows=tuple(rows))
 
 
 def _gains(gains: Mapping[str, Result | None] | None) -> list[Block]:
     return [
         Markdown(
-            text=f"Against {model_name(name)}, puzzle by puzzle: {each['gain']:+.3f} "
-            f"[{each['low']:+.3f}, {each['high']:+.3f}] over {each['puzzles']} puzzles."
+            text=f"Gain in Pass@1 since the model {model_name(name)}, puzzle by puzzle: "
+            f"**{each['gain']:+.3f}** [{each['low']:+.3f}, {each['high']:+.3f}] over "
+            f"{each['puzzles']} puzzles."
         )
         for name, each in (gains or {}).items()
         if each is not None
@@ -235,52 +270,40 @@ def _breakdown(classes: Mapping[str, Result] | None, name: str) -> list[Block]:
         for each, scores in classes.items()
     ]
     headers = (name, "turns", *(WORLD_MODEL[key] for key in keys))
-    return [Table(headers=headers, rows=tuple(rows))]
+    title = Markdown(text=f"### World model {model_name('final')}, by {name}")
+    return [title, Table(headers=headers, rows=tuple(rows))]
+
+
+def _training_facts(result: Result) -> Table:
+    known = {**result, "time": duration(result.get("seconds"))}
+    return _facts({name: known.get(key) for key, name in TRAINING.items()})
+
+
+def _by_part(lines: Sequence[Series]) -> list[Block]:
+    """Validation loss of tags, states and actions: a table where it was measured only once."""
+    title = "Validation loss by part of the answer, nats a token"
+    if any(len(line.x) > 1 for line in lines):
+        return _picture(lines, title, "The parts of an answer are learned at different speeds.")
+    if not lines:
+        return []
+    return [Markdown(text=f"### {title}"), _facts({line.name: line.y[-1] for line in lines})]
 
 
 def _world_model(scores: Result | None) -> list[Block]:
     known = {name: (scores or {}).get(f"probe/{key}") for key, name in WORLD_MODEL.items()}
     if all(value is None for value in known.values()):
         return []
-    return [Markdown(text="### On puzzles it hasn't learned from"), _facts(known)]
-
-
-def _episodes(result: Result) -> list[Block]:
-    """Sample episodes as pictures of their boards; as text where states have none."""
-    blocks: list[Block] = []
-    for episode in result.get("sample") or ():
-        ending = "success" if episode["success"] else "failure"
-        title = f"{episode['env_id']}, seed {episode['env_seed']}: {ending}"
-        title += f" ({words(episode['stop_reason'])})"
-        if has_boards(episode):
-            blocks.append(Image(png=boards(episode, title=title), label=title))
-        else:
-            blocks.append(Markdown(text=f"**{title}**"))
-        blocks.append(Markdown(text=_fenced(episode_text(episode))))
-    return blocks
-
-
-def episode_text(episode: Result, *, max_turns: int = 10) -> str:
-    """A transcript to read, an answer as the model wrote it under each state."""
-    lines = []
-    for turn in episode["turns"][:max_turns]:
-        actions = ", ".join(turn["actions"]) or "none"
-        chance = turn.get("chance")
-        predicted = "" if chance is None else f", predicted state's chance {chance:.2f}"
-        lines += [
-            f"-- turn {turn['index'] + 1} ({turn['status']})",
-            turn["state"],
-            turn["response"],
-            f"-> played {actions}, reward {turn['reward']:g}{predicted}",
-            "",
-        ]
-    left = len(episode["turns"]) - max_turns
-    return "\n".join([*lines, f"and {left} more turns"] if left > 0 else lines).rstrip()
+    return [
+        Markdown(text=f"### World model on puzzles it hasn't seen\n\n{WORLD_MODEL_WORDS}"),
+        _facts(known),
+    ]
 
 
 def _picture(
     series: Sequence[Series],
     title: str,
+    caption: str,
+    *,
     is_rate: bool = False,
     floor: float | None = None,
     ceiling: float | None = None,
@@ -289,7 +312,9 @@ def _picture(
     if not series:
         return []
     png = figures.curve(series, title=title, is_rate=is_rate, floor=floor, ceiling=ceiling)
-    return [Image(png=png, label=f"{title}: {', '.join(each.name for each in series)}")]
+    if is_rate and any(len(each.x) >= figures.NOISY_POINTS for each in series):
+        caption += " Faint: single steps; bold: their running mean."
+    return [Image(png=png, label=caption)]
 
 
 def _lines(curve: Sequence[Result], names: Mapping[str, str]) -> list[Series]:
@@ -315,11 +340,3 @@ def _facts(facts: Mapping[str, Any]) -> Table:
     """Known facts in two columns."""
     rows = ((name, number(value)) for name, value in facts.items() if value is not None)
     return Table(headers=("", ""), rows=tuple(rows))
-
-
-def _fenced(text: str) -> str:
-    """A code block that no text inside can end."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}\n{text}\n{fence}"

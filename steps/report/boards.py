@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,9 @@ _BOARD_ROWS = (
 _CELL = 0.215
 """Inches a cell."""
 _MAX_WIDTH = 24
-"""Cells of a line that are drawn: a model may write any number."""
+"""Cells of a line that are drawn at most."""
+_BEYOND = 3
+"""Cells beyond the board that are drawn: a model may write any number."""
 _ROW_LABEL = 4.6
 """Cells left of the boards for the names of the rows."""
 _TITLE_SHARE = 0.45
@@ -51,7 +53,8 @@ def boards(episode: Mapping[str, Any], *, max_turns: int = 10, title: str = "") 
         raise ValueError(f"episode {episode['trajectory_id']} shows no board; print its text")
     turns = episode["turns"][:max_turns]
     rows = [row for row in _BOARD_ROWS if any(turn[row.key] is not None for turn in turns)]
-    texts = [[_board_lines(turn[row.key]) for row in rows] for turn in turns]
+    widest = _widest_truth(turns)
+    texts = [[_board_lines(turn[row.key], widest) for row in rows] for turn in turns]
     width = max((len(line) for column in texts for lines in column for line in lines), default=1)
     height = max((len(lines) for column in texts for lines in column), default=1)
     across, down = width + 1.2, height + 0.9
@@ -70,16 +73,22 @@ def boards(episode: Mapping[str, Any], *, max_turns: int = 10, title: str = "") 
         heading = " ".join(turn["actions"]) or "no action"
         _write(axes, left + width / 2, -0.75, heading, fontsize=8.5, fontweight="bold")
         for index, row in enumerate(rows):
-            truth = None if row.truth is None else _board_lines(turn[row.truth])
+            truth = None if row.truth is None else _board_lines(turn[row.truth], widest)
             colour = _AMBER if row.key == "prediction" and turn["chance"] else _RED
             _board(axes, left, index * down, lines[index], truth, colour)
     return png(figure)
 
 
-def _board_lines(text: str | None) -> list[str]:
+def _board_lines(text: str | None, width: int = _MAX_WIDTH) -> list[str]:
     """The lines before the coordinates, which are the first to have a parenthesis."""
     lines = (text or "").strip().split("\n")
-    return [line[:_MAX_WIDTH] for line in itertools.takewhile(lambda line: "(" not in line, lines)]
+    return [line[:width] for line in itertools.takewhile(lambda line: "(" not in line, lines)]
+
+
+def _widest_truth(turns: Sequence[Mapping[str, Any]]) -> int:
+    """Cells of a line that are drawn: the board's own and a few of what a model wrote beyond it."""
+    lines = [line for turn in turns for line in _board_lines(turn["state"])]
+    return min(max(map(len, lines)) + _BEYOND, _MAX_WIDTH)
 
 
 def _board(

@@ -30,6 +30,14 @@ DPI = 160
 _LABEL_GAP = 0.055
 """Least distance of two labels at the right edge, as a share of the axes' height."""
 _SWEEPS = 100
+_MARKED_POINTS = 12
+"""A line of so few points shows where they are."""
+NOISY_POINTS = 60
+"""A rate of so many steps is drawn with its running mean."""
+_MEAN_SHARE = 20
+"""A running mean spans this fraction of a line's points."""
+_NOISE = 1e-9
+"""What is nearer to zero is rounding, and is written as zero."""
 _MEAN_POINTS = 200
 
 
@@ -73,17 +81,25 @@ def curve(
     ylabel: str = "",
     is_rate: bool = False,
 ) -> bytes:
-    """Lines over steps. A rate keeps the axis 0 to 1, however little it moves."""
+    """Lines over steps. A rate keeps the axis 0 to 1, however little it moves.
+
+    A rate of many steps is faint, since each step's share is noisy, under its running mean.
+    """
     figure, axes = _frame(title, xlabel, ylabel, size=(6.4, 3.4))
     ends: list[tuple[float, str, str]] = []
     for index, each in enumerate(series):
         colour = COLOURS[index % len(COLOURS)]
         x, y = _known(each)
-        axes.plot(x, y, color=colour, linewidth=1.8, marker="o" if len(x) < 3 else None)
+        if is_rate and len(x) >= NOISY_POINTS:
+            axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.3)
+            y = np.array(running_mean(y.tolist(), len(x) // _MEAN_SHARE))
+        marker = "o" if len(x) <= _MARKED_POINTS else None
+        axes.plot(x, y, color=colour, linewidth=1.8, marker=marker, markersize=4.5)
         if len(each.low):
             axes.fill_between(each.x, each.low, each.high, color=colour, alpha=0.14, linewidth=0)
         if len(y):
             ends.append((y[-1], f"{each.name} {_short(y[-1])}", colour))
+    axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     _bounds(axes, floor, ceiling)
     if is_rate or floor is not None or ceiling is not None:
         _rate_axis(axes)
@@ -348,5 +364,7 @@ def share_text(n: int, total: int) -> str:
 
 
 def _short(value: float) -> str:
-    """Two digits after the point, or three significant ones for small and large numbers."""
-    return f"{value:.2f}" if value == 0 or 0.01 <= abs(value) < 1000 else f"{value:.3g}"
+    """Two digits after the point, or two significant ones for small and three for large numbers."""
+    if abs(value) < _NOISE:
+        return "0"
+    return f"{value:.2f}" if 0.01 <= abs(value) < 1000 else f"{value:.{2 if value < 1 else 3}g}"

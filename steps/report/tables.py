@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Group
 from rich.table import Table as TerminalTable
+from rich.text import Text
 
 Result = Mapping[str, Any]
 NONE = "–"
@@ -15,44 +16,53 @@ BOUNDS = {
     "floor": "random play",
     "ceiling": "optimal play",
     "n": "episodes",
-    "puzzles": "of so many puzzles",
+    "puzzles": "puzzles",
 }
 WORLD_MODEL = {
     "format_rate": "well-formed answers",
     "observation_exact": "observation right",
     "observation_cells": "observation, cells right",
     "prediction_exact": "prediction came true",
-    "prediction_cells": "prediction, cells that came true",
-    "prediction_possible": "predicted state was possible",
+    "prediction_cells": "prediction, cells right",
+    "prediction_possible": "prediction was possible",
     "prediction_probability": "chance of the predicted state",
-    "prediction_best": "(the likeliest state's chance)",
+    "prediction_best": "chance of the likeliest state",
 }
 
-SUMMARY_COLUMNS = (
-    "Pass@1", "Pass@k", "random", "optimal", "n", "puzzles",
-    "format", "observation", "prediction", "possible", "chance",
-)  # fmt: skip
+LEGEND = (
+    "Pass@1: share of episodes solved. Pass@k: share of puzzles solved at least once in k tries. "
+    "In brackets: confidence interval. Rows on answers, observations and predictions: shares "
+    "of all turns; no prediction can expect more than the likeliest state's chance."
+)
+SUCCESS_COLUMNS = ("Pass@1", "Pass@k", "random play", "optimal play", "episodes", "puzzles")
+WORLD_MODEL_COLUMNS = ("well-formed", "observed", "came true", "possible", "chance", "best chance")
 
 
 def summary_table(summary: Mapping[str, Result]) -> Group:
     """What the end of a run shows in the terminal: a table an environment, 80 columns wide."""
-    return Group(*(_terminal_table(env_id, models_of(each)) for env_id, each in summary.items()))
+    tables = (_terminal_table(env_id, models_of(each)) for env_id, each in summary.items())
+    return Group(*tables, Text(LEGEND, style="dim"))
 
 
 def _terminal_table(env_id: str, by_model: Mapping[str, Result]) -> TerminalTable:
     table = TerminalTable(title=env_id, title_justify="left", title_style="bold", min_width=60)
-    table.add_column("")
+    table.add_column("measured on unseen puzzles")
     for name in by_model:
         table.add_column(model_name(name), justify="right", style="bold" if name == "final" else "")
-    for row in score_rows(by_model, {**BOUNDS, **WORLD_MODEL}):
-        table.add_row(*row)
+    for names in (BOUNDS, WORLD_MODEL):
+        for row in score_rows(by_model, names, has_pass=names is BOUNDS):
+            table.add_row(*row)
+        table.add_section()
     return table
 
 
-def score_rows(by_model: Mapping[str, Result], names: Mapping[str, str]) -> list[tuple[str, ...]]:
-    """A row a measure, a column a model: Pass@k and `names`, where any model has them."""
+def score_rows(
+    by_model: Mapping[str, Result], names: Mapping[str, str], *, has_pass: bool = False
+) -> list[tuple[str, ...]]:
+    """A row a measure, a column a model: Pass@k where asked, and `names` that any model has."""
     columns = list(by_model.values())
-    keys = {key: key.replace("pass", "Pass") for each in columns for key in pass_keys(each)}
+    passes = [key for each in columns for key in pass_keys(each)] if has_pass else []
+    keys = {key: key.replace("pass", "Pass") for key in passes}
     return [
         (name, *(f"{number(each.get(key))}{interval_text(each, key)}" for each in columns))
         for key, name in {**keys, **names}.items()
@@ -88,25 +98,28 @@ def headline(scores: Result) -> str:
     return sentence + "."
 
 
-def summary_row(scores: Result) -> tuple[str, ...]:
-    """The cells of `SUMMARY_COLUMNS`."""
+def success_row(scores: Result) -> tuple[str, ...]:
+    """The cells of `SUCCESS_COLUMNS`."""
     largest = pass_keys(scores)[-1:]
     return (
         f"{number(scores.get('pass@1'))}{interval_text(scores, 'pass@1')}",
         *(f"{number(scores[key])} (k={key.split('@')[1]})" for key in largest),
         *([] if largest else [NONE]),
         *(number(scores.get(key)) for key in ("floor", "ceiling", "n", "puzzles")),
-        *(
-            number(scores.get(key))
-            for key in (
-                "format_rate",
-                "observation_exact",
-                "prediction_exact",
-                "prediction_possible",
-                "prediction_probability",
-            )
-        ),
     )
+
+
+def world_model_row(scores: Result) -> tuple[str, ...]:
+    """The cells of `WORLD_MODEL_COLUMNS`."""
+    keys = (
+        "format_rate",
+        "observation_exact",
+        "prediction_exact",
+        "prediction_possible",
+        "prediction_probability",
+        "prediction_best",
+    )
+    return tuple(number(scores.get(key)) for key in keys)
 
 
 def pass_keys(scores: Result) -> list[str]:
@@ -130,6 +143,16 @@ def number(value: Any) -> str:
             return f"{int(value):,}"
         return f"{value:.3f}" if 0.001 <= abs(value) < 10 or value == 0 else f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def duration(seconds: float | None) -> str | None:
+    """Time as it is said; None stays None."""
+    if seconds is None:
+        return None
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{seconds:.1f} s"
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def words(name: str) -> str:

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TextIO
 from conf.plain import to_plain
 from conf.schema import Config
 from steps.errors import ConfigError
+from steps.tracking.progress import Progress, progress_of
 from steps.tracking.spool import Spool, Target, target_of
 
 __all__ = [
@@ -43,6 +44,26 @@ START_WAIT_S = 30.0
 """Longest that a run waits for the id of its MLflow run (2 to 4 s on an idle machine)."""
 LOCAL_WAIT_S = 0.0
 """The process that feeds a store on this machine outlives the stage: nobody waits for it."""
+
+NOTE_TAG = "mlflow.note.content"
+"""Where MLflow keeps a run's description."""
+RUN_NOTE = (
+    "A run of the whole flow; its stages are the child runs. `<environment>/pass_at_1` is the "
+    "share of episodes solved in the end, `after_sft` the same before PPO, `floor` random play and "
+    "`ceiling` optimal play. Parameters are the settings."
+)
+NOTES = {
+    "selfplay_generate": "Self-play: episodes that finetuning imitates.",
+    "filter_format": "Filter: turns that are kept for finetuning, by count.",
+    "sft_train": "Supervised finetuning. `sft/` losses in nats a token; `probe/` shares on puzzles "
+    "that the model hasn't seen.",
+    "ppo_train": "Reinforcement learning. `rollout/` the training episodes of each step, "
+    "`rollout/success` first of all; `actor/` and `critic/` the update; `probe/` validation "
+    "puzzles; `timing_s/` seconds.",
+    "evaluate": "Evaluation on puzzles that no stage has seen: `after_sft/` and `final/` the two "
+    "models, each with `floor` (random play) and `ceiling` (optimal play).",
+}
+"""What a stage's numbers are, for a reader of MLflow."""
 
 _log = logging.getLogger(__name__)
 
@@ -105,9 +126,12 @@ class NullTracker:
 class FileTracker:
     """Appends to `metrics.jsonl` in `directory`, and to the spool where there is one."""
 
-    def __init__(self, directory: Path, spool: Spool | None = None) -> None:
+    def __init__(
+        self, directory: Path, spool: Spool | None = None, progress: Progress | None = None
+    ) -> None:
         self.path = directory / METRICS_FILE
         self._spool = spool
+        self._progress = progress
         self._file: TextIO | None = None
         self._has_warned = False
         try:
@@ -119,6 +143,8 @@ class FileTracker:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """One line, flushed."""
+        if self._progress is not None:
+            self._progress.tell(metrics, step)
         line = {
             "step": int(step),
             "time": time.time(),
@@ -144,6 +170,9 @@ class FileTracker:
 
     def close(self, *, status: str = "FINISHED", wait_s: float | None = None) -> None:
         """End the run in MLflow; waits for a remote server at most `CLOSE_WAIT_S`."""
+        if self._progress is not None:
+            self._progress.finish()
+            self._progress = None
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -178,15 +207,22 @@ def open_tracker(
     tags: Mapping[str, str] | None = None,
 ) -> FileTracker:
     """A tracker of one stage; under a parent, a second attempt continues the first one's run."""
+    progress = progress_of(config, stage)
     if not config.tracking.enabled:
-        return FileTracker(directory)
+        return FileTracker(directory, progress=progress)
     run = {
         "name": run_name,
         "stage": stage,
         "parent": parent_run_id or "",
-        "tags": {"spa.stage": stage, **(tags or {})},
+        "tags": {
+            "spa.stage": stage,
+            "spa.env": config.env.id,
+            **({NOTE_TAG: NOTES[stage]} if stage in NOTES else {}),
+            **(tags or {}),
+        },
     }
-    return FileTracker(directory, _open_spool(target_of(config.tracking), run))
+    spool = _open_spool(target_of(config.tracking), run)
+    return FileTracker(directory, spool, progress)
 
 
 def start_parent_run(config: Config, name: str, tags: Mapping[str, str] | None = None) -> str:
@@ -196,7 +232,14 @@ def start_parent_run(config: Config, name: str, tags: Mapping[str, str] | None =
     """
     if not config.tracking.enabled:
         return ""
-    run = {"name": name, "parent": "", "tags": dict(tags or {}), "wants_reply": True}
+    known = {
+        NOTE_TAG: RUN_NOTE,
+        "spa.experiment": config.experiment,
+        "spa.profile": config.profile,
+        "spa.model": config.model.name,
+        "spa.seed": str(config.seed),
+    }
+    run = {"name": name, "parent": "", "tags": {**known, **(tags or {})}, "wants_reply": True}
     spool = _open_spool(target_of(config.tracking), run)
     if spool is None:
         return ""

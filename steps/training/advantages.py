@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 def gae(
-    rewards: Sequence[float], values: Sequence[float], *, gamma: float, lam: float
+    rewards: ArrayLike, values: ArrayLike, *, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Advantages and value targets of one episode's steps (turns or learned tokens).
 

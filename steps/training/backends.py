@@ -1,10 +1,15 @@
-"""Which trainer runs, and on how many processes; decided inside the step, where the GPU is seen."""
+"""What is settled before a model is loaded: the trainer, its processes, and that a model is there.
+
+Decided inside the step, where the GPU is seen.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from conf.schema import Config
 from steps.errors import ConfigError
-from steps.policies.hf import resolve_device
+from steps.policies.hf import check_model_directory, resolve_device
 from steps.settings import cores, one_of
 
 
@@ -21,6 +26,12 @@ def choose_backend(config: Config, wanted: str, stage: str) -> str:
             "parameter: set model.lora_rank=0."
         )
     return "local"
+
+
+def check_model(source: str) -> None:
+    """Raise `ModelError` where `source` is a path without a usable model; hub names pass."""
+    if Path(source).exists() or source.startswith(("/", ".", "~")):
+        check_model_directory(source)
 
 
 def num_ranks(config: Config) -> int:

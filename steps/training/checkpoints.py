@@ -2,7 +2,7 @@
 
 A directory is complete when its marker file exists: everything is written under a temporary name,
 the marker last, and the whole is moved into place. Weights are safetensors; trainer state
-(optimizer, RNG, counters) is `torch.save`d tensors and plain values, loaded with
+(optimizers, counters) is `torch.save`d tensors and plain values, loaded with
 `weights_only=True`.
 
 Stages are handed a `CheckpointStore` and never know where it keeps things: `DirectoryCheckpoints`
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from transformers.utils import logging as transformers_logging
 
 from conf.schema import Config
 from steps.errors import CheckpointError
@@ -62,15 +63,32 @@ class DirectoryCheckpoints:
             shutil.rmtree(old, ignore_errors=True)
 
     def newest(self, fingerprint: str) -> tuple[int, Path] | None:
-        """The newest directory that has its marker."""
+        """The newest directory that has its marker; others are passed over."""
         for directory in sorted((self.root / fingerprint).glob("step_*"), reverse=True):
-            if (directory / MARKER).is_file():
-                return json.loads((directory / MARKER).read_text())["step"], directory
+            step = _marked_step(directory)
+            if step is not None:
+                return step, directory
         return None
 
 
+def _marked_step(directory: Path) -> int | None:
+    """The step that the marker names, or None where it is missing or cut off."""
+    try:
+        return int(json.loads((directory / MARKER).read_text())["step"])
+    except (OSError, ValueError):
+        return None
+
+
+def save_model(directory: Path, model: Any, tokenizer: Any) -> None:
+    """Write an ordinary Hugging Face directory."""
+    transformers_logging.disable_progress_bar()
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
 def save_trainer_state(directory: Path, state: Mapping[str, Any]) -> None:
-    """Write optimizer, RNG states and counters: tensors, numbers, strings and containers of them."""
+    """Write optimizer states and counters: tensors, numbers, strings and containers of them."""
     torch.save(dict(state), directory / STATE_FILE)
 
 
@@ -89,10 +107,11 @@ def load_trainer_state(directory: Path) -> dict[str, Any]:
 def fingerprint_of(
     *, stage: str, config: Config, sections: Sequence[str], inputs: Mapping[str, str]
 ) -> str:
-    """16 hexadecimal digits that name a stage's work: its settings and the digests of its inputs."""
+    """16 hexadecimal digits that name a stage's work: its settings and its inputs' digests."""
     settings = {name: getattr(config, name) for name in sections}
     plain = {
-        name: asdict(value) if is_dataclass(value) else value for name, value in settings.items()
+        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        for name, value in settings.items()
     }
     text = json.dumps({"stage": stage, "settings": plain, "inputs": dict(inputs)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

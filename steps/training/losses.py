@@ -16,21 +16,30 @@ from torch.nn import functional
 def token_logprobs(
     logits_BTV: torch.Tensor, token_ids_BT: torch.Tensor, *, temperature: float = 1.0
 ) -> torch.Tensor:
-    """`[B, T]` log-probability of each token given those before it; 0 for the first."""
+    """`[B, T]` log-probability of each token given those before it; 0 where it can't be told.
+
+    The logits may be those of the last positions only (`logits_to_keep`): the tokens that they
+    don't predict, at least the first, get 0.
+    """
     scores_BSV = logits_BTV[:, :-1].float()
     if temperature not in (0.0, 1.0):
         scores_BSV = scores_BSV / temperature
-    targets_BS = token_ids_BT[:, 1:]
+    unknown = token_ids_BT.shape[1] - scores_BSV.shape[1]
+    targets_BS = token_ids_BT[:, unknown:]
     losses = functional.cross_entropy(
         scores_BSV.flatten(0, 1), targets_BS.flatten(), reduction="none"
     )
-    return functional.pad(-losses.view_as(targets_BS), (1, 0))
+    return functional.pad(-losses.view_as(targets_BS), (unknown, 0))
 
 
-def entropy(logits_BTV: torch.Tensor) -> torch.Tensor:
-    """`[B, T]` entropy in nats of the distribution that each token was drawn from; 0 for the first."""
+def entropy(logits_BTV: torch.Tensor, *, num_tokens: int) -> torch.Tensor:
+    """`[B, T]` entropy in nats of what each token was drawn from; 0 where it can't be told."""
     log_probs_BSV = torch.log_softmax(logits_BTV[:, :-1].float(), -1)
-    return functional.pad(-(log_probs_BSV.exp() * log_probs_BSV).sum(-1), (1, 0))
+    nats_BS = -(log_probs_BSV.exp() * log_probs_BSV).sum(-1)
+    return functional.pad(nats_BS, (num_tokens - nats_BS.shape[1], 0))
+
+
+K3_MAX = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +56,13 @@ class PolicyLoss:
 
 
 def k3(log_ratio: torch.Tensor) -> torch.Tensor:
-    """`exp(x) - x - 1`: an unbiased, non-negative estimate of KL(p || q) for samples of p, x = log q/p.
+    """`exp(x) - x - 1` with `x = log q/p`: an unbiased, non-negative estimate of KL(p || q).
 
-    Source: Schulman, "Approximating KL divergence" (2020).
+    For samples of p. Source: Schulman, "Approximating KL divergence" (2020). At most `K3_MAX`, as
+    in verl: one token that p has nearly unlearned would otherwise outweigh the batch.
     """
-    return torch.expm1(log_ratio) - log_ratio
+    log_ratio = log_ratio.clamp(-20, 20)
+    return (torch.expm1(log_ratio) - log_ratio).clamp(max=K3_MAX)
 
 
 def policy_loss(
@@ -81,7 +92,7 @@ def policy_loss(
         loss_BT = torch.where(advantages_BT < 0, torch.minimum(loss_BT, bound_BT), loss_BT)
     reference_kl = 0.0
     if reference_logprobs_BT is not None and kl_coef > 0:
-        kl_BT = k3((reference_logprobs_BT - logprobs_BT).clamp(-20, 20))
+        kl_BT = k3(reference_logprobs_BT - logprobs_BT)
         loss_BT = loss_BT + kl_coef * kl_BT
         reference_kl = float((kl_BT.detach() * mask_BT).sum())
     with torch.no_grad():
@@ -103,7 +114,7 @@ def value_loss(
     *,
     clip: float,
 ) -> torch.Tensor:
-    """Half the squared error, summed; with `clip` > 0 the larger of plain and clipped, as in verl."""
+    """Half the squared error, summed; `clip` > 0 takes the larger of plain and clipped, as verl."""
     squared = (values - returns) ** 2
     if clip > 0:
         near = old_values + (values - old_values).clamp(-clip, clip)

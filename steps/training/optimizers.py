@@ -1,8 +1,8 @@
 """AdamW, or Muon for the hidden matrices with AdamW for the rest, behind one small interface.
 
 Muon (Jordan et al. 2024; `torch.optim.Muon`) orthogonalises the momentum of each weight matrix.
-The built-in model learns its world in a third of the steps with it (LAB_NOTES.md). Embeddings, the
-output head, biases and norms are not matrices in that sense and stay with AdamW.
+The built-in model learns its world in less than half of the steps with it (LAB_NOTES.md).
+Embeddings, the output head, biases and norms are not matrices in that sense and stay with AdamW.
 """
 
 from __future__ import annotations

@@ -125,6 +125,6 @@ def token_advantages(sample: PPOSample) -> list[float]:
     return [float(advantages[index]) if index >= 0 else 0.0 for index in sample.decision_of]
 
 
-def split_evenly(order: Sequence[int], parts: int) -> list[list[int]]:
+def split_evenly(order: Sequence[int] | np.ndarray, parts: int) -> list[list[int]]:
     """`order` in `parts` consecutive pieces whose sizes differ by one at most."""
     return [list(piece) for piece in np.array_split(np.asarray(order, dtype=np.int64), parts)]

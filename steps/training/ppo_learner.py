@@ -1,4 +1,4 @@
-"""What PPO keeps between steps: actor, critic, reference, optimizers; built, saved and restored here.
+"""What PPO keeps between steps, built, saved and restored: the models and their optimizers.
 
 Only the actor is a model that anyone else reads. The critic is a copy of the same transformer with
 a linear head that starts at zero; the reference is the finetuned model, frozen.
@@ -15,10 +15,9 @@ from transformers import AutoModel
 
 from conf.schema import Config
 from steps.policies.hf import load_model, load_tokenizer, resolve_device
-from steps.training.checkpoints import load_trainer_state, save_trainer_state
+from steps.training.checkpoints import load_trainer_state, save_model, save_trainer_state
 from steps.training.optimizers import Optimizers, build_optimizers
 from steps.training.schedules import lr_scale
-from steps.training.sft_local import save_model
 from steps.workers import Peers
 
 
@@ -34,8 +33,8 @@ class ValueModel(torch.nn.Module):
 
     def forward(self, ids_BT: torch.Tensor) -> torch.Tensor:
         """`[B, T]` values; padding is on the right, where causal attention never looks."""
-        hidden_BTH = self.backbone(input_ids=ids_BT).last_hidden_state
-        return self.head(hidden_BTH.float()).squeeze(-1)
+        outputs = self.backbone(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT))
+        return self.head(outputs.last_hidden_state.float()).squeeze(-1)
 
 
 @dataclass(kw_only=True)
@@ -64,7 +63,7 @@ class Learner:
 def build_learner(peers: Peers, config: Config, model_dir: str, resumed: str) -> Learner:
     """Load the models; `resumed` "" starts from `model_dir`, else goes on from that checkpoint."""
     section, device = config.ppo, resolve_device(config.device)
-    load = {
+    load: Any = {
         "device": device,
         "dtype": config.model.dtype,
         "trust_remote_code": config.model.trust_remote_code,

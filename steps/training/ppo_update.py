@@ -127,9 +127,8 @@ def _reference_logprobs(learner: Learner, samples: Sequence[PPOSample]) -> dict[
     for start in range(0, len(samples), FORWARD_BATCH):
         chunk = samples[start : start + FORWARD_BATCH]
         ids = _ids(learner, [sample.tokens.token_ids for sample in chunk])
-        logprobs = token_logprobs(
-            learner.reference(input_ids=ids).logits, ids, temperature=temperature
-        )
+        logits = _logits(learner.reference, ids, chunk)
+        logprobs = token_logprobs(logits, ids, temperature=temperature)
         for row, sample in zip(logprobs, chunk, strict=True):
             anchors[id(sample)] = row[: len(sample.tokens.token_ids)]
     return anchors
@@ -180,7 +179,7 @@ def _update_actor(
     sums = np.zeros(5)
     if batch:
         tensors = _tensors(learner, batch, reference)
-        logits = learner.actor(input_ids=tensors.ids).logits
+        logits = _logits(learner.actor, tensors.ids, batch)
         logprobs = token_logprobs(
             logits, tensors.ids, temperature=learner.config.sampling.temperature
         )
@@ -197,7 +196,8 @@ def _update_actor(
         )
         loss = result.loss
         if section.entropy_coef > 0:
-            loss = loss - section.entropy_coef * (entropy(logits) * tensors.mask).sum()
+            nats = entropy(logits, num_tokens=tensors.ids.shape[1])
+            loss = loss - section.entropy_coef * (nats * tensors.mask).sum()
         loss.backward()
         sums[:] = (
             float(loss.detach()),
@@ -235,6 +235,18 @@ def _update_critic(learner: Learner, batch: Sequence[PPOSample], num_decisions: 
     torch.nn.utils.clip_grad_norm_(critic.parameters(), section.max_grad_norm)
     learner.critic_optimizer.step()
     return value / max(num_decisions, 1.0)
+
+
+def _logits(model: Any, ids_BT: torch.Tensor, samples: Sequence[PPOSample]) -> torch.Tensor:
+    """`[B, S, V]` logits of the last `S` positions: those that predict a learned token.
+
+    The mask is of ones, since padding is on the right, where causal attention never looks.
+    """
+    num_logits = ids_BT.shape[1] - min(sample.positions[0] for sample in samples)
+    outputs = model(
+        input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), logits_to_keep=num_logits
+    )
+    return outputs.logits
 
 
 def _padded(rows: Sequence[Any], device: str) -> tuple[torch.Tensor, torch.Tensor]:

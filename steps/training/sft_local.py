@@ -28,6 +28,7 @@ from steps.tracking import Tracker
 from steps.training.checkpoints import (
     CheckpointStore,
     load_trainer_state,
+    save_model,
     save_trainer_state,
 )
 from steps.training.losses import token_logprobs
@@ -94,15 +95,18 @@ def train_sft(
         betas=(section.beta1, section.beta2),
         weight_decay=section.weight_decay,
     )
+    seconds, curve = 0.0, []
     if start:
-        optimizer.load_state_dict(load_trainer_state(Path(source))["optimizer"])
+        state = load_trainer_state(Path(source))
+        optimizer.load_state_dict(state["optimizer"])
+        seconds, curve = state["seconds"], list(state["curve"])
     limit = min(section.max_length, _context(model))
     rows = tokenize_examples(train, tokenizer, state_loss=section.state_loss, max_length=limit)
     held_out = tokenize_examples(
         validation, tokenizer, state_loss=section.state_loss, max_length=limit
     )
-    run = SFTRun(model=model, tokenizer=tokenizer, steps=num_steps(section, len(rows)))
-    began = time.perf_counter()
+    run = SFTRun(model=model, tokenizer=tokenizer, steps=num_steps(section, len(rows)), curve=curve)
+    began = time.perf_counter() - seconds
     for step in range(start, run.steps):
         batch = _share(peers, _batch_rows(config.seed, step, section.batch_size, len(rows)))
         metrics = _update(
@@ -119,7 +123,8 @@ def train_sft(
                 if tracker is not None:
                     tracker.log(metrics, step + 1)
             if section.save_every > 0 and (step + 1) % section.save_every == 0 and not last:
-                _save(work_dir / "checkpoint", model, tokenizer, optimizer)
+                run.seconds = time.perf_counter() - began
+                _save(work_dir / "checkpoint", run, optimizer)
                 if checkpoints is not None:
                     checkpoints.save(
                         work_dir / "checkpoint", step=step + 1, fingerprint=fingerprint
@@ -133,11 +138,14 @@ def _context(model: Any) -> int:
 
 
 def _batch_rows(seed: int, step: int, batch_size: int, num_rows: int) -> list[int]:
-    """Rows of batch `step`: each epoch is a fresh permutation, a function of seed and epoch only."""
+    """Rows of batch `step`: each epoch is a fresh permutation, fixed by seed and epoch.
+
+    Batches are full: rows that fill none are left out, others in each epoch.
+    """
     per_epoch = max(1, num_rows // batch_size)
     epoch, position = divmod(step, per_epoch)
     order = np.random.default_rng([seed, epoch]).permutation(num_rows)
-    return order[position * batch_size : (position + 1) * batch_size].tolist()
+    return [int(row) for row in order[position * batch_size : (position + 1) * batch_size]]
 
 
 def _share(peers: Peers, rows: Sequence[int]) -> list[int]:
@@ -189,10 +197,8 @@ def _forward(
     ids = pad_rows([row.token_ids for row in rows], value=pad, dtype=torch.long, device=device)
     weights = pad_rows([row.weights for row in rows], value=0, dtype=torch.float32, device=device)
     kinds = pad_rows([row.kinds for row in rows], value=-1, dtype=torch.long, device=device)
-    mask = pad_rows(
-        [[1] * len(row.token_ids) for row in rows], value=0, dtype=torch.long, device=device
-    )
-    logits = model(input_ids=ids, attention_mask=None if mask.all() else mask).logits
+    # Padding on the right is never looked at; a mask of ones keeps attention on its causal path.
+    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
     return token_logprobs(logits, ids), weights, kinds
 
 
@@ -220,13 +226,9 @@ def evaluate_loss(
     return losses
 
 
-def _save(directory: Path, model: Any, tokenizer: Any, optimizer: Optimizers) -> None:
-    save_model(directory, model, tokenizer)
-    save_trainer_state(directory, {"optimizer": optimizer.state_dict()})
-
-
-def save_model(directory: Path, model: Any, tokenizer: Any) -> None:
-    """Write an ordinary Hugging Face directory."""
-    directory.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+def _save(directory: Path, run: SFTRun, optimizer: Optimizers) -> None:
+    save_model(directory, run.model, run.tokenizer)
+    save_trainer_state(
+        directory,
+        {"optimizer": optimizer.state_dict(), "seconds": run.seconds, "curve": run.curve},
+    )

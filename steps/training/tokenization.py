@@ -52,6 +52,8 @@ def tokenize_examples(
     max_length: int,
 ) -> list[SFTRow]:
     """Tokenise examples; one that is longer than `max_length` tokens is an error, never cut."""
+    if not examples:
+        return []
     prompts = encode_prompts(tokenizer, [example.prompt for example in examples])
     encoded = tokenizer(
         [example.response for example in examples],
@@ -139,7 +141,7 @@ def _turn_sample(trajectory: Trajectory, turn: Turn) -> TokenSample:
 
 
 def _episode_sample(trajectory: Trajectory, turns: Sequence[Turn]) -> TokenSample | None:
-    """All turns in one sequence, or None where a later prompt doesn't continue the tokens so far."""
+    """All turns in one sequence, or None where a later prompt doesn't begin with those before."""
     ids: tuple[int, ...] = ()
     mask: tuple[float, ...] = ()
     turn_of: tuple[int, ...] = ()

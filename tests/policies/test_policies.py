@@ -24,10 +24,10 @@ from steps.agent.records import (
     StopReason,
 )
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
+from steps.agent.splice import likeliest
 from steps.errors import ConfigError, DataError
 from steps.policies.base import PolicySpec, make_policy
 from steps.policies.oracle import OraclePolicy
-from steps.agent.splice import likeliest
 from steps.policies.random_policy import RandomPolicy
 from steps.policies.scripted import ScriptedPolicy
 from tests.agent.worlds import Corridor

@@ -155,10 +155,11 @@ def test_evaluation_card_has_every_model_between_the_bounds_and_readable_episode
     assert rows_of(found)["random play"] == ("0.216", "0.216")
     assert rows_of(found)["Up"][0] == "9"
     text = everything(found)
-    assert "+0.530 [+0.500, +0.560] over 128 puzzles" in text
-    assert "frozenlake, seed 7: success (action budget)" in text
-    assert "-- turn 1 (ok)" in text and "predicted state's chance 0.80" in text
-    assert "Actions ahead" not in text  # one action a turn: nothing to compare
+    assert "**+0.530** [+0.500, +0.560] over 128 puzzles" in text
+    assert "turn 1, the model sees\nP_\nOG\n--- it answers\nan answer\n" in text
+    assert "chance of the predicted state 0.80" in text
+    assert "by action" in text
+    assert "actions ahead" not in text  # one action a turn: nothing to compare
     assert sum(isinstance(block, Image) for block in found) == 2
 
 
@@ -175,13 +176,16 @@ def test_arms_without_states_have_no_world_model_rows():
 
 def test_results_card_has_a_row_a_model_with_bounds():
     found = blocks.join_blocks({"frozenlake": SUMMARY})
-    table = found[-1]
-    assert table.headers[:6] == ("environment", "model", "Pass@1", "Pass@k", "random", "optimal")
-    assert [row[:6] for row in table.rows] == [
-        ("frozenlake", "after SFT", "0.210 [0.18, 0.25]", "0.900 (k=8)", "0.216", "0.909"),
-        ("frozenlake", "after PPO", "0.742 [0.69, 0.79]", "0.900 (k=8)", "0.216", "0.909"),
-    ]
-    assert all(len(row) == len(table.headers) for row in table.rows)
+    success, world = (block for block in found if isinstance(block, Table))
+    names = ("Pass@1", "Pass@k", "random play", "optimal play", "episodes", "puzzles")
+    assert success.headers == ("environment", "model", *names)
+    bounds = ("0.900 (k=8)", "0.216", "0.909", "1,024", "128")
+    assert success.rows == (
+        ("frozenlake", "after SFT", "0.210 [0.18, 0.25]", *bounds),
+        ("frozenlake", "after PPO", "0.742 [0.69, 0.79]", *bounds),
+    )
+    assert world.rows[1][2:] == ("0.999", "0.980", "0.750", "0.970", "0.740", "–")
+    assert len(world.headers) == len(world.rows[0]) <= 8  # more is wider than a card
 
 
 def test_filter_card_shows_reasons_and_the_dropped_texts_unharmed():
@@ -195,35 +199,51 @@ def test_filter_card_shows_reasons_and_the_dropped_texts_unharmed():
         "puzzles": 4,
     }
     found = blocks.filter_blocks(result)
-    assert rows_of(found)["of them for training"] == ("7",)
+    assert rows_of(found)["kept for training"] == ("7",)
     text = everything(found)
-    assert "8 rows kept, 2 dropped" in text
+    assert "8 turns kept, 2 dropped" in text
     assert "### Dropped: truncated" in text and "no answer" not in text
     assert "````\n<think>a ``` b\n````" in text
 
 
-def test_training_cards_draw_the_metrics_that_are_there():
+def pictures(monkeypatch):
+    """Title, lines and bounds of each curve that is drawn from now on."""
+    drawn = []
+
+    def curve(series, *, title, is_rate, floor, ceiling):
+        drawn.append((title, [each.name for each in series], floor, ceiling))
+        return b""
+
+    monkeypatch.setattr(blocks.figures, "curve", curve)
+    return drawn
+
+
+def test_training_cards_draw_the_metrics_that_are_there_between_the_bounds(monkeypatch):
     curve = [
         {"step": 1, "rollout/success": 0.2, "rollout/format_rate": 1.0, "actor/entropy": 0.3},
         {"step": 2, "rollout/success": 0.3, "rollout/format_rate": 1.0, "probe/success": 0.25},
     ]
-    labels = [each.label for each in blocks.ppo_blocks({"curve": curve}) if isinstance(each, Image)]
-    assert labels == [
-        "Success: training puzzles, validation puzzles",
-        "World model while it learns to act: well-formed",
-        "Entropy, nats a token: entropy",
+    drawn = pictures(monkeypatch)
+    blocks.ppo_blocks({"curve": curve, "floor": 0.2, "ceiling": 0.9, "seconds": 75.2})
+    assert drawn == [
+        ("Success, share of episodes", ["training puzzles", "validation puzzles"], 0.2, 0.9),
+        ("World model while it learns to act, share of turns", ["well-formed"], None, None),
+        ("Entropy, nats a token", ["entropy"], None, None),
     ]
 
 
-def test_finetuning_card_draws_losses_by_part_and_lists_the_probe():
-    curve = [{"step": 1, "sft/loss": 2.0, "sft/validation_loss": 2.1, "sft/validation_loss_tag": 1}]
+def test_finetuning_card_draws_losses_by_part_and_lists_the_probe(monkeypatch):
+    first = {"step": 1, "sft/loss": 2.0, "sft/validation_loss": 2.1, "sft/validation_loss_tag": 0.5}
     probe = {"probe/format_rate": 0.99, "probe/success": 0.2}
-    found = blocks.sft_blocks({"curve": curve, "probe": probe, "steps": 1, "model": "/a/path"})
-    labels = [each.label for each in found if isinstance(each, Image)]
-    assert labels == [
-        "Loss, nats a token: training, validation",
-        "Validation loss by part of the answer, nats a token: tag",
+    drawn = pictures(monkeypatch)
+    result = {"curve": [first, first | {"step": 2}], "probe": probe, "model": "/a/path"}
+    found = blocks.sft_blocks(result | {"seconds": 75.2})
+    assert [each[:2] for each in drawn] == [
+        ("Loss, nats a token", ["training", "validation"]),
+        ("Validation loss by part of the answer, nats a token", ["tag"]),
     ]
+    assert rows_of(found)["time"] == ("1 min 15 s",)
+    assert rows_of(blocks.sft_blocks({"curve": [first]}))["tag"] == ("0.500",)  # no line: one point
     assert rows_of(found)["well-formed answers"] == ("0.990",)
     assert "/a/path" not in everything(found)
 
@@ -245,14 +265,31 @@ def test_selfplay_card_shows_counts_and_text_where_there_is_no_board():
     assert rows_of(found)["episodes"] == ("2,000",)
     assert rows_of(found)["seeds"] == ("5 to 90",)
     assert not any(isinstance(block, Image) for block in found)
-    assert "**frozenlake, seed 7: failure (action budget)**" in everything(found)
+    assert "**frozenlake, seed 7: not solved, out of actions**" in everything(found)
 
 
 def test_long_episodes_say_what_is_left_out():
     long = transcripts.transcript(episode("a", "p", turns=tuple(make_turn(i) for i in range(12))))
     text = blocks.episode_text(long, max_turns=10)
-    assert text.count("-- turn") == 10
+    assert text.count("--- turn") == 10
     assert text.endswith("and 2 more turns")
+
+
+def test_under_boards_stand_the_first_answer_and_a_malformed_one_with_long_lines_broken():
+    odd = make_turn(2, status=ParseStatus.NO_ANSWER, text="w " * 100)
+    played = episode("a", "p", turns=(make_turn(0), make_turn(1), odd, make_turn(3)))
+    text = everything(blocks.evaluate_blocks({"models": {"final": {"sample": [
+        transcripts.transcript(played)]}}}))  # fmt: skip
+    assert [line for line in text.splitlines() if line.startswith("--- turn")] == [
+        "--- turn 1, the model sees", "--- turn 3, the model sees"
+    ]  # fmt: skip
+    assert "--- it answers (malformed: no answer)" in text
+    assert max(len(line) for line in text.splitlines() if line.startswith("w ")) <= 100
+
+
+def test_durations_are_written_for_reading():
+    said = [tables.duration(seconds) for seconds in (None, 2.426, 75.2, 3725.0)]
+    assert said == [None, "2.4 s", "1 min 15 s", "1 h 2 min"]
 
 
 def test_transcript_is_plain_and_keeps_what_the_model_wrote():

@@ -118,6 +118,15 @@ def test_rates_keep_the_whole_axis_however_little_they_move(drawn):
     assert bottom == 0 and 1 <= top < 1.1
 
 
+def test_a_rate_of_many_steps_is_faint_under_its_running_mean(drawn):
+    noisy = Series(name="a", x=range(60), y=[0.0, 1.0] * 30)
+    figures.curve([noisy], is_rate=True)
+    faint, mean = drawn[0].axes[0].lines
+    assert (faint.get_alpha(), list(faint.get_ydata()[:4])) == (0.3, [0, 1, 0, 1])
+    assert list(mean.get_ydata()[:3]) == pytest.approx([0, 1 / 2, 1 / 3])  # of three steps
+    assert texts(drawn[0])[0] == "a 0.67"
+
+
 def test_the_same_numbers_make_the_same_file():
     series = [Series(name="a", x=[1, 2], y=[0.5, 0.51], low=[0.4, 0.4], high=[0.6, 0.6])]
     assert figures.curve(series) == figures.curve(series)

@@ -53,7 +53,7 @@ def test_masked_tokens_add_nothing_and_get_no_gradient() -> None:
         clip_high=0.28,
     )
     result.loss.backward()
-    assert float(result.loss) == -1.0
+    assert float(result.loss.detach()) == -1.0
     assert logprobs.grad is not None and logprobs.grad.tolist() == [[0.0, -1.0, 0.0]]
 
 
@@ -94,7 +94,9 @@ def test_temperature_scales_the_logits_of_logprobs() -> None:
 
 def test_entropy_of_a_uniform_and_of_a_certain_token() -> None:
     logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [100.0, 0.0, 0.0, 0.0], [0.0] * 4]])
-    assert entropy(logits)[0].tolist() == pytest.approx([0.0, math.log(4), 0.0], abs=1e-5)
+    assert entropy(logits, num_tokens=3)[0].tolist() == pytest.approx(
+        [0.0, math.log(4), 0.0], abs=1e-5
+    )
 
 
 def test_value_loss_takes_the_larger_of_plain_and_clipped() -> None:
@@ -103,3 +105,15 @@ def test_value_loss_takes_the_larger_of_plain_and_clipped() -> None:
     assert float(value_loss(values, old, returns, torch.ones(1, 1), clip=0.5)) == 0.5 * 1.5**2
     assert float(value_loss(values, old, returns, torch.ones(1, 1), clip=0.0)) == 0.0
     assert float(value_loss(values, old, returns, torch.zeros(1, 1), clip=0.5)) == 0.0
+
+
+def test_logits_of_the_last_positions_give_the_same_logprobs() -> None:
+    logits = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
+    tokens = torch.tensor([[0, 1, 2, 3, 4], [6, 5, 4, 3, 2]])
+    whole, tail = token_logprobs(logits, tokens), token_logprobs(logits[:, -3:], tokens)
+    assert tail[:, :3].tolist() == [[0.0] * 3] * 2
+    assert tail[:, 3:].tolist() == whole[:, 3:].tolist()
+
+
+def test_one_unlearned_token_cannot_outweigh_the_batch() -> None:
+    assert float(k3(torch.tensor(15.0))) == 10.0

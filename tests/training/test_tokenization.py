@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from templates import SHAPES, make_tokenizer
 
 from steps.agent.parsing import spans
 from steps.agent.records import (
@@ -21,6 +20,7 @@ from steps.errors import DataError
 from steps.policies.hf import encode_prompts, end_of_turn_id
 from steps.training.tiny_model import build_tokenizer
 from steps.training.tokenization import SPAN_KINDS, policy_samples, tokenize_examples
+from tests.training.templates import SHAPES, make_tokenizer
 
 GRID, NEXT = "P__\n_O_\n__G", "_P_\n_O_\n__G"
 RESPONSE = (
@@ -49,7 +49,9 @@ def test_the_whole_response_and_the_end_of_turn_are_learned_and_nothing_else(sha
     tokenizer, end = make_tokenizer(shape)
     (row,) = tokenize_examples([_example()], tokenizer, max_length=500)
     learned = [token for token, weight in zip(row.token_ids, row.weights, strict=True) if weight]
-    context = [token for token, weight in zip(row.token_ids, row.weights, strict=True) if not weight]
+    context = [
+        token for token, weight in zip(row.token_ids, row.weights, strict=True) if not weight
+    ]
     assert tokenizer.decode(learned) == RESPONSE + end
     rendered = tokenizer.apply_chat_template(
         [message.as_dict() for message in _example().prompt],

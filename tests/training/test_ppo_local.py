@@ -1,0 +1,205 @@
+"""PPO on a game of two states: learns, from the sampled tokens alone, and resumes to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conf.schema import Config
+from envs.splits import draw_seeds
+from steps.agent.records import Trajectory
+from steps.policies.hf import load_model
+from steps.settings import env_factory
+from steps.tracking import NullTracker
+from steps.training import ppo_learner, ppo_local, probe
+from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
+from steps.training.ppo_local import PPORun, run_probe, train_ppo
+from steps.workers import Peers
+from tests.training.toys import (
+    BreakingOff,
+    PowerCutError,
+    batches_of,
+    finetuned,
+    same_weights,
+    toy_config,
+)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return finetuned(tmp_path_factory.mktemp("ppo"), toy_config())
+
+
+def train(
+    config: Config,
+    model_dir: str,
+    work: Path,
+    *,
+    tracker: NullTracker | None = None,
+    checkpoints: CheckpointStore | None = None,
+) -> PPORun:
+    return train_ppo(Peers(), config, model_dir, "f", work, tracker, checkpoints)
+
+
+@contextmanager
+def episodes_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[Trajectory]]]:
+    """The episodes of each play, in training and probes."""
+    plays: list[list[Trajectory]] = []
+    play = probe.play
+
+    def recording(*args: Any, **kwargs: Any) -> list[Trajectory]:
+        plays.append(play(*args, **kwargs))
+        return plays[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(probe, "play", recording)
+        yield plays
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"advantage": "token", "kl_coef": 0.01},
+        {"use_critic": False, "filter_ratio": 0.75, "optimizer": "muon", "lr": 5e-3},
+    ],
+)
+def test_it_learns_which_door_the_prize_is_behind(
+    changes: dict[str, Any], model_dir: str, tmp_path: Path
+) -> None:
+    config, tracker = toy_config(), NullTracker()
+    for name, value in changes.items():
+        setattr(config.ppo, name, value)
+    run = train(config, model_dir, tmp_path, tracker=tracker)
+    success = [metrics["rollout/success"] for _, metrics in tracker.logged]
+    assert 0.25 < success[0] < 0.75
+    assert sum(success[-3:]) / 3 > 0.9
+    assert run.steps == 20 and [step for step, _ in tracker.logged] == list(range(1, 21))
+    assert tracker.logged[-1][1]["rollout/format_rate"] > 0.9
+
+
+def test_an_update_learns_from_exactly_the_tokens_that_were_sampled(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    config.ppo.total_steps, config.ppo.ppo_epochs = 1, 1
+    config.ppo.lr = 0.0
+    with (
+        batches_of(ppo_learner, monkeypatch) as batches,
+        episodes_of(monkeypatch) as plays,
+    ):
+        run = train(config, model_dir, tmp_path)
+    completions = [turn.completion for episode in plays[0] for turn in episode.turns]
+    sampled = sorted(completion.prompt_ids + completion.token_ids for completion in completions)
+    longest = max(map(len, sampled))
+    padding = pad_id(model_dir)
+    learned = sorted(tuple(row) for batch in batches for row in batch)
+    assert len(sampled) == 64 and [len(batch) for batch in batches] == [32, 32]
+    assert [row[: len(ids)] for row, ids in zip(learned, sampled, strict=True)] == sampled
+    assert all(set(row[len(ids) :]) <= {padding} for row, ids in zip(learned, sampled, strict=True))
+    assert max(map(len, learned)) == longest
+    # at a rate of zero the second minibatch still finds the probabilities of sampling
+    assert run.curve[0]["actor/approx_kl"] == pytest.approx(0.0, abs=1e-8)
+    assert run.curve[0]["actor/clip_fraction"] == 0.0
+
+
+def pad_id(model_dir: str) -> int:
+    return int(ppo_learner.load_tokenizer(model_dir).pad_token_id)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_interrupted_and_resumed_it_ends_with_the_same_weights_having_seen_the_same_puzzles(
+    optimizer: str, model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    config.ppo.total_steps, config.ppo.save_every, config.ppo.probe_every = 6, 2, 3
+    config.ppo.optimizer, config.ppo.kl_coef = optimizer, 0.01
+    config.ppo.lr_schedule, config.ppo.warmup_steps = "cosine", 2
+    with episodes_of(monkeypatch) as whole_plays:
+        whole = train(config, model_dir, tmp_path / "whole")
+    with episodes_of(monkeypatch) as plays:
+        with pytest.raises(PowerCutError):
+            train(
+                config,
+                model_dir,
+                tmp_path,
+                checkpoints=BreakingOff(tmp_path / "store", last_step=4),
+            )
+        resumed = train(
+            config, model_dir, tmp_path, checkpoints=DirectoryCheckpoints(tmp_path / "store")
+        )
+    assert same_weights(resumed.model, whole.model)
+    assert not same_weights(resumed.model, load_model(model_dir))
+    assert [without_time(point) for point in resumed.curve] == [
+        without_time(point) for point in whole.curve
+    ]
+    expected = draw_seeds(env_factory(config), "train", 6 * 32, config.ppo.base_seed)
+    assert seeds_of(whole_plays) == expected
+    assert seeds_of(plays) == expected
+
+
+def without_time(point: dict[str, float]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in point.items()
+        if name != "ppo/seconds" and not name.startswith("timing_s/")
+    }
+
+
+def seeds_of(plays: list[list[Trajectory]]) -> list[int]:
+    """One seed a group of each training play, in the order of playing; probes are left out."""
+    return [episode.env_seed for play in plays if len(play) == 64 for episode in play[::2]]
+
+
+def test_resumed_after_its_last_step_it_plays_no_more(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    config.ppo.total_steps, config.ppo.save_every = 2, 2
+    store = DirectoryCheckpoints(tmp_path / "store")
+    done = train(config, model_dir, tmp_path, checkpoints=store)
+    with episodes_of(monkeypatch) as plays:
+        again = train(config, model_dir, tmp_path, checkpoints=store)
+    assert plays == [] and again.steps == 2
+    assert same_weights(again.model, done.model) and again.curve == done.curve
+
+
+def test_a_time_limit_ends_it_after_the_step_that_passes_it(model_dir: str, tmp_path: Path) -> None:
+    config = toy_config()
+    config.ppo.time_limit_s = 1e-9
+    assert train(config, model_dir, tmp_path).steps == 1
+
+
+def test_before_the_critic_is_warm_the_actor_stays_as_it_is(model_dir: str, tmp_path: Path) -> None:
+    config = toy_config()
+    config.ppo.total_steps, config.ppo.critic_warmup = 2, 2
+    run = train(config, model_dir, tmp_path)
+    assert same_weights(run.model, load_model(model_dir))
+    assert run.curve[1]["critic/loss"] > 0.0
+
+
+def test_a_new_critic_values_everything_at_zero(model_dir: str) -> None:
+    learner = ppo_learner.build_learner(Peers(), toy_config(), model_dir, "")
+    assert learner.critic is not None
+    assert learner.critic(torch.tensor([[1, 2, 3]])).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_a_probe_plays_the_same_held_out_puzzles_each_time_and_changes_nothing(
+    model_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    learner = ppo_learner.build_learner(Peers(), config, model_dir, "")
+    policy = ppo_local.HFPolicy(learner.actor, learner.tokenizer)
+    make_env = env_factory(config)
+    with episodes_of(monkeypatch) as plays:
+        scores = [run_probe(Peers(), config, policy, make_env, puzzles=16) for _ in range(2)]
+    assert plays[0] == plays[1] and scores[0] == scores[1]
+    assert len({episode.puzzle_hash for episode in plays[0]}) == 16
+    won = sum(episode.success for episode in plays[0])
+    assert scores[0]["probe/success"] == pytest.approx(won / 16)
+    assert same_weights(learner.actor, load_model(model_dir))

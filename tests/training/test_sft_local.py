@@ -1,0 +1,164 @@
+"""Finetuning on a toy set: it learns, sees each example once an epoch, and resumes to the bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from conf.schema import Config
+from steps.agent.records import SFTExample
+from steps.tracking import NullTracker
+from steps.training import sft_local
+from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
+from steps.training.sft_local import SFTRun, num_steps, train_sft
+from steps.training.tiny_model import build_tokenizer
+from steps.workers import Peers
+from tests.training.toys import (
+    BreakingOff,
+    PowerCutError,
+    batches_of,
+    example,
+    same_weights,
+    toy_config,
+    undecided_examples,
+    untrained,
+)
+
+KNOWN = [example(room, action) for room, action in (("A", "Left"), ("B", "Right"))] * 8
+"""Answers that tell where the prize is: every token can be foretold."""
+
+
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return untrained(tmp_path_factory.mktemp("sft"), toy_config())
+
+
+def finetune(
+    config: Config,
+    initial: str,
+    work: Path,
+    examples: Sequence[SFTExample] = KNOWN,
+    *,
+    validation: Sequence[SFTExample] = (),
+    tracker: NullTracker | None = None,
+    checkpoints: CheckpointStore | None = None,
+) -> SFTRun:
+    return train_sft(
+        Peers(), config, examples, validation, initial, "f", work, tracker, checkpoints
+    )
+
+
+def test_the_loss_falls_from_that_of_a_guess_to_nearly_nothing(
+    initial: str, tmp_path: Path
+) -> None:
+    config, tracker = toy_config(), NullTracker()
+    config.sft.eval_every = 20
+    run = finetune(config, initial, tmp_path, validation=KNOWN[:2], tracker=tracker)
+    losses = [metrics["sft/loss"] for _, metrics in tracker.logged]
+    assert losses[0] > 3.0
+    assert losses[-1] < 0.05
+    last = run.curve[-1]
+    assert (last["step"], run.steps) == (40, 40)
+    assert last["sft/validation_loss"] < 0.05
+    assert last["sft/validation_loss_answer"] < 0.05
+    assert [point["step"] for point in run.curve if "sft/validation_loss" in point] == [20, 40]
+
+
+def test_what_cannot_be_foretold_keeps_its_entropy(initial: str, tmp_path: Path) -> None:
+    run = finetune(
+        toy_config(), initial, tmp_path, undecided_examples(), validation=undecided_examples(8)
+    )
+    # four tokens and one even choice among them: ln 2 on the answer, a quarter of it on average
+    assert run.curve[-1]["sft/validation_loss_answer"] == pytest.approx(0.693, abs=0.05)
+    assert run.curve[-1]["sft/validation_loss"] == pytest.approx(0.693 / 4, abs=0.05)
+
+
+def test_the_first_loss_is_the_mean_over_the_learned_tokens_of_a_plain_forward_pass(
+    initial: str, tmp_path: Path
+) -> None:
+    config, tracker = toy_config(), NullTracker()
+    config.sft.max_steps, config.sft.batch_size = 1, 2
+    long = example("A long room", "Left or Right")
+    finetune(config, initial, tmp_path, [example("A", "Left"), long], tracker=tracker)
+    model, tokenizer = sft_local.load_model(initial), build_tokenizer()
+    losses = []
+    for room, action in (("A", "Left"), ("A long room", "Left or Right")):
+        ids = tokenizer(f"<|user|>{room}<|end|><|assistant|><answer>{action}</answer><|end|>")
+        row = torch.tensor(ids["input_ids"])
+        start = row.tolist().index(tokenizer.convert_tokens_to_ids("<|assistant|>")) + 1
+        scores = torch.log_softmax(model(input_ids=row[None]).logits[0].detach(), -1)
+        losses += [-float(scores[i - 1, row[i]]) for i in range(start, len(row))]
+    assert len(losses) == 4 + 9  # two tags and the end; one action, or two and the bytes of " or "
+    assert tracker.logged[0][1]["sft/loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-4)
+
+
+def test_every_example_is_seen_once_an_epoch_in_another_order(
+    initial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    config.sft.max_steps, config.sft.epochs, config.sft.batch_size = 0, 3, 4
+    examples = [example(letter, "Left") for letter in "abcdefghijkl"]
+    with batches_of(sft_local, monkeypatch) as batches:
+        run = finetune(config, initial, tmp_path, examples)
+    assert run.steps == 9 and [len(batch) for batch in batches] == [4] * 9
+    rooms = ["".join(build_tokenizer().decode(row[1:2]) for row in batch) for batch in batches]
+    epochs = ["".join(rooms[start : start + 3]) for start in (0, 3, 6)]
+    assert [sorted(epoch) for epoch in epochs] == [list("abcdefghijkl")] * 3
+    assert len(set(epochs)) == 3
+
+
+def test_rows_that_fill_no_batch_wait_for_another_epoch(
+    initial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    config.sft.max_steps, config.sft.epochs, config.sft.batch_size = 0, 8, 4
+    examples = [example(letter, "Left") for letter in "abcdefg"]
+    with batches_of(sft_local, monkeypatch) as batches:
+        finetune(config, initial, tmp_path, examples)
+    rooms = [[build_tokenizer().decode(row[1:2]) for row in batch] for batch in batches]
+    assert [len(set(batch)) for batch in rooms] == [4] * 8
+    assert set(Counter(room for batch in rooms for room in batch)) == set("abcdefg")
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "epochs", "num_rows", "expected"),
+    [(7, 3, 100, 7), (0, 3, 100, 18), (0, 3, 16, 3), (0, 3, 5, 3)],
+)
+def test_the_number_of_steps(max_steps: int, epochs: int, num_rows: int, expected: int) -> None:
+    section = toy_config().sft
+    section.max_steps, section.epochs, section.batch_size = max_steps, epochs, 16
+    assert num_steps(section, num_rows) == expected
+
+
+def test_interrupted_and_resumed_it_ends_with_the_same_weights_and_curve(
+    initial: str, tmp_path: Path
+) -> None:
+    config = toy_config()
+    config.sft.save_every, config.sft.eval_every, config.sft.max_steps = 7, 5, 25
+    examples = undecided_examples()
+    whole = finetune(config, initial, tmp_path / "whole", examples, validation=examples[:4])
+    with pytest.raises(PowerCutError):
+        store = BreakingOff(tmp_path / "store", last_step=14)
+        finetune(config, initial, tmp_path, examples, validation=examples[:4], checkpoints=store)
+    resumed = finetune(
+        config,
+        initial,
+        tmp_path,
+        examples,
+        validation=examples[:4],
+        checkpoints=DirectoryCheckpoints(tmp_path / "store"),
+    )
+    assert same_weights(resumed.model, whole.model)
+    assert not same_weights(resumed.model, sft_local.load_model(initial))
+    assert [point["step"] for point in whole.curve] == [1, 5, 10, 15, 20, 21, 25]
+    assert [without_time(point) for point in resumed.curve] == [
+        without_time(point) for point in whole.curve
+    ]
+
+
+def without_time(point: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in point.items() if name != "sft/seconds"}
