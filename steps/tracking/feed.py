@@ -31,8 +31,6 @@ _MAX_METRICS = 1000
 _MAX_PARAMS = 100
 _MAX_PARAM_CHARS = 5000
 _NOT_IN_KEYS = re.compile(r"[^\w\-./: ]")
-_TRAINING_EXPERIMENT = {"mlflow.experimentKind": "custom_model_development"}
-"""MLflow's page of such an experiment opens on its runs and curves, not on traces of prompts."""
 _BAD_VALUE = "INVALID_PARAMETER_VALUE"
 _REFUSED = (_BAD_VALUE, "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
 """Answers that another attempt won't change."""
@@ -236,11 +234,7 @@ class Store:
         """Artifacts of a SQLite store lie beside it; MLflow's default is the working directory."""
         database = self._uri.removeprefix("sqlite:///")
         location = None if database == self._uri else str(Path(database).parent / "artifacts")
-        return str(
-            self._client.create_experiment(
-                name, artifact_location=location, tags=_TRAINING_EXPERIMENT
-            )
-        )
+        return str(self._client.create_experiment(name, artifact_location=location))
 
     def _earlier_attempt(self, experiment: str, header: Mapping[str, Any]) -> str:
         if not header["parent"]:
