@@ -269,6 +269,8 @@ class Config:
     log_level: str = "info"
     workers: int = 0
     """Processes of the local backend; 0 takes the cores that the stage may use, at most 8."""
+    branches: int = 1
+    """Environments that run side by side on this machine and share its cores; the flow sets it."""
     device: str = "auto"
     """auto | cpu | cuda"""
     env: EnvSection = field(default_factory=EnvSection)

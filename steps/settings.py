@@ -104,10 +104,13 @@ def policy_spec(config: Config, model_dir: str) -> PolicySpec:
 
 
 def cores(config: Config) -> int:
-    """Processes to use: `config.workers` where set, else the cores that are ours, at most 8."""
+    """Processes to use: `config.workers` where set, else this branch's share of our cores.
+
+    At most `MAX_CORES`. The branches of a run that are on one machine share its cores evenly.
+    """
     if config.workers > 0:
         return config.workers
-    return max(1, min(available_cores(), MAX_CORES))
+    return max(1, min(available_cores() // max(1, config.branches), MAX_CORES))
 
 
 def available_cores(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:

@@ -132,3 +132,15 @@ def test_words_and_bounds_are_refused_with_the_name_of_the_setting() -> None:
         settings.one_of("selfplay.policy", "randm", ("random", "oracle"))
     with pytest.raises(ConfigError, match=r"env\.max_turns is 0; give 1 or more"):
         settings.at_least("env.max_turns", 0, 1)
+
+
+def test_environments_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "available_cores", lambda: 6)
+    config = Config()
+    assert settings.cores(config) == 6
+    config.branches = 2
+    assert settings.cores(config) == 3
+    config.branches = 9
+    assert settings.cores(config) == 1
+    config.workers = 4
+    assert settings.cores(config) == 4

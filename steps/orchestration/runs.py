@@ -82,6 +82,8 @@ def settings_of(
         raise ConfigError(f"--seed {request.seed} is negative; give 0 or more.")
     configs = {env_id: _compose(request, env_id) for env_id in _env_ids(request.env)}
     for config in configs.values():
+        if config.cluster == "local":
+            config.branches = len(configs)
         check(config)
     first = next(iter(configs.values()))
     return {
