@@ -20,7 +20,7 @@ from steps.settings import cores, env_factory, one_of
 from steps.tracking import Tracker
 from steps.training.backends import check_model, choose_backend, num_ranks
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
-from steps.training.ppo_local import run_probe
+from steps.training.probe import run_probe
 from steps.training.sft_local import SFTRun, train_sft
 from steps.training.tiny_model import build_tiny
 from steps.workers import Peers, limit_threads, run_ranks
@@ -43,6 +43,9 @@ def sft_train(
     finds fewer well-formed answers than `sft.min_format_rate`.
     """
     one_of("sft.state_loss", config.sft.state_loss, ("train", "mask", "strip"))
+    if config.sft.target == "format" and not config.model.from_scratch:
+        # A pretrained model can speak: the plain arms train it by reinforcement alone.
+        config = replace(config, sft=replace(config.sft, max_steps=0, epochs=0))
     backend = choose_backend(config, config.sft.backend, "sft")
     train = storage.read_examples(data_dir / TRAIN_FILE)
     validation = storage.read_examples(data_dir / VALIDATION_FILE)

@@ -146,3 +146,12 @@ def test_another_seed_gives_another_initial_model(tmp_path: Path) -> None:
         stage.resolve_model(config, "", tmp_path / str(config.seed)) for config in (one, other)
     ]
     assert not same_weights(*map(load_model, models))
+
+
+def test_the_plain_arms_leave_a_pretrained_model_as_it_is(tmp_path: Path) -> None:
+    first = run(toy_config(), tmp_path / "first")
+    config = toy_config()
+    config.model.from_scratch, config.sft.target, config.sft.min_format_rate = False, "format", 0.0
+    result = run(config, tmp_path / "second", model_dir=first["model"])
+    assert result["steps"] == 0
+    assert same_weights(load_model(first["model"]), load_model(result["model"]))

@@ -75,7 +75,7 @@ def train_ppo(
         began = time.perf_counter()
         metrics = _step(learner, policy, make_env, step)
         if section.probe_every and (step + 1) % section.probe_every == 0:
-            metrics |= run_probe(peers, config, policy, make_env)
+            metrics |= probe.run_probe(peers, config, policy, make_env)
         run.steps = step + 1
         run.seconds += time.perf_counter() - began
         metrics["ppo/seconds"] = run.seconds
@@ -92,41 +92,6 @@ def train_ppo(
                 save_learner(learner, work_dir / "checkpoint", progress)
                 checkpoints.save(work_dir / "checkpoint", step=run.steps, fingerprint=fingerprint)
     return run
-
-
-def run_probe(
-    peers: Peers,
-    config: Config,
-    policy: HFPolicy,
-    make_env: Callable[[], gymnasium.Env[str, str]],
-    *,
-    puzzles: int | None = None,
-) -> dict[str, float]:
-    """Play validation puzzles, the same at every probe, and score them."""
-    section = config.ppo
-    count = section.probe_puzzles if puzzles is None else puzzles
-    seeds = draw_seeds(make_env, "validation", count, section.base_seed, distinct=True)
-    specs = [
-        EpisodeSpec(
-            env_seed=seed,
-            group=group,
-            member=member,
-            sampling_seed=mix_seed(config.seed, 7, group, member),
-        )
-        for group, seed in enumerate(seeds)
-        for member in range(section.probe_samples)
-    ]
-    policy.model.eval()
-    trajectories = probe.play(
-        peers,
-        specs,
-        env_id=config.env.id,
-        make_env=make_env,
-        policy=policy,
-        settings=rollout_settings(config),
-    )
-    summary = probe.summarize(peers, trajectories)
-    return {f"probe/{name}": value for name, value in summary.items() if value is not None}
 
 
 def _step(

@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import gymnasium
 
+from conf.schema import Config
+from envs.splits import draw_seeds
 from steps.agent import worldmodel
 from steps.agent.records import Trajectory
-from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
+from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
 from steps.policies.base import Policy
+from steps.policies.hf import HFPolicy
+from steps.settings import rollout_settings
 from steps.workers import Peers
 
 
@@ -58,3 +62,38 @@ def summarize(peers: Peers, trajectories: list[Trajectory]) -> dict[str, float |
         weight = tail[index]
         summary[name] = tail[len(names) + index] / weight if weight > 0 else None
     return summary
+
+
+def run_probe(
+    peers: Peers,
+    config: Config,
+    policy: HFPolicy,
+    make_env: Callable[[], gymnasium.Env[str, str]],
+    *,
+    puzzles: int | None = None,
+) -> dict[str, float]:
+    """Play validation puzzles, the same at every probe, and score them."""
+    section = config.ppo
+    count = section.probe_puzzles if puzzles is None else puzzles
+    seeds = draw_seeds(make_env, "validation", count, section.base_seed, distinct=True)
+    specs = [
+        EpisodeSpec(
+            env_seed=seed,
+            group=group,
+            member=member,
+            sampling_seed=mix_seed(config.seed, 7, group, member),
+        )
+        for group, seed in enumerate(seeds)
+        for member in range(section.probe_samples)
+    ]
+    policy.model.eval()
+    trajectories = play(
+        peers,
+        specs,
+        env_id=config.env.id,
+        make_env=make_env,
+        policy=policy,
+        settings=rollout_settings(config),
+    )
+    summary = summarize(peers, trajectories)
+    return {f"probe/{name}": value for name, value in summary.items() if value is not None}

@@ -18,7 +18,8 @@ from steps.settings import env_factory
 from steps.tracking import NullTracker
 from steps.training import ppo_learner, ppo_local, probe
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
-from steps.training.ppo_local import PPORun, run_probe, train_ppo
+from steps.training.ppo_local import PPORun, train_ppo
+from steps.training.probe import run_probe
 from steps.workers import Peers
 from tests.training.toys import (
     BreakingOff,
