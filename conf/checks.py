@@ -9,7 +9,7 @@ from conf.errors import ConfigError, unknown
 from conf.schema import Config
 
 OPTIMIZERS = ("adamw", "muon")
-STATE_FORMATS = ("grid", "coords", "grid_coords", "coords_grid")
+STATE_FORMATS = ("grid", "coords", "grid_coords")
 BACKENDS = ("auto", "local", "verl")
 CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),

@@ -38,7 +38,7 @@ class PromptSection:
     last_k: int = 3
     """Earlier turns shown when `history: last_k`."""
     state_shown: str = "grid_coords"
-    """State format of the prompt: grid | coords | grid_coords | coords_grid"""
+    """State format of the prompt: grid | coords | grid_coords"""
     observation: str = "grid_coords"
     """State format that `<observation>` must hold."""
     prediction: str = "grid_coords"

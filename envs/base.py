@@ -16,9 +16,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-GRID, COORDS = "grid", "coords"
-GRID_COORDS, COORDS_GRID = "grid_coords", "coords_grid"
-STATE_FORMATS = (GRID, COORDS, GRID_COORDS, COORDS_GRID)
+GRID, COORDS, GRID_COORDS = "grid", "coords", "grid_coords"
+STATE_FORMATS = (GRID, COORDS, GRID_COORDS)
 
 
 class TextSpace(gymnasium.Space[str]):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.base import COORDS, COORDS_GRID, GRID, GRID_COORDS, STATE_FORMATS, TextEnv, TextSpace
+from envs.base import COORDS, GRID, GRID_COORDS, STATE_FORMATS, TextEnv, TextSpace
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.solvers import TabularWorld, solve
 
@@ -185,8 +185,6 @@ def _describe(lake: Lake, cell: int, state_format: str) -> str:
         return coords
     if state_format == GRID_COORDS:
         return f"{grid}\n{coords}"
-    if state_format == COORDS_GRID:
-        return f"{coords}\n{grid}"
     raise EnvironmentConfigError(unknown_name("state format", state_format, STATE_FORMATS))
 
 

@@ -24,7 +24,6 @@ _STATE_WORDS = {
     StateFormat.GRID: "the grid alone, without coordinates",
     StateFormat.COORDS: "the coordinates alone, without the grid",
     StateFormat.GRID_COORDS: "the grid, then the coordinates on a line of their own",
-    StateFormat.COORDS_GRID: "the coordinates on a line of their own, then the grid",
 }
 _E = TypeVar("_E", bound=StrEnum)
 

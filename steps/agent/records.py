@@ -29,9 +29,6 @@ class StateFormat(StrEnum):
     GRID = "grid"
     COORDS = "coords"
     GRID_COORDS = "grid_coords"
-    """The grid first, as the published SPA writes it."""
-    COORDS_GRID = "coords_grid"
-    """Coordinates first, as RAGEN-2 writes it."""
 
 
 class ParseStatus(StrEnum):
