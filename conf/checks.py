@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from conf.errors import ConfigError, unknown
@@ -37,6 +38,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 AT_LEAST_ONE = {
     "env": "max_turns max_actions_per_turn max_actions",
+    "model": "hidden_size num_layers num_heads ffn_size max_positions",
     "prompt": "last_k",
     "sampling": "max_new_tokens max_model_len",
     "selfplay": "rounds env_groups group_size batches",
@@ -82,6 +84,8 @@ def _walk(section: Any, prefix: str) -> list[tuple[str, Any]]:
 def _check_range(key: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
+    if not math.isfinite(value):
+        raise ConfigError(f"{key}={value} is no finite number.")
     if _is_in(AT_LEAST_ONE, key) and value < 1:
         raise ConfigError(f"{key}={value} is below 1; give at least 1.")
     if _is_in(FRACTIONS, key) and not 0 <= value <= 1:
@@ -98,6 +102,11 @@ def _is_in(table: dict[str, str], key: str) -> bool:
 
 
 def _check_agreement(config: Config) -> None:
+    if not config.env.action_separator.strip():
+        raise ConfigError(
+            'env.action_separator is blank; give a sign between actions, such as "||".'
+        )
+    _check_scratch(config)
     _check_prompt(config)
     _check_pass_k(config)
     _check_ppo(config)
@@ -114,6 +123,23 @@ def _check_prompt(config: Config) -> None:
         raise ConfigError(
             f"sampling.max_new_tokens={sampling.max_new_tokens} leaves no room for a prompt in "
             f"sampling.max_model_len={sampling.max_model_len}; lower the first."
+        )
+
+
+def _check_scratch(config: Config) -> None:
+    """A model that is built here must be one that can be built, and as long as its texts."""
+    model, length = config.model, config.sampling.max_model_len
+    if not model.from_scratch or model.path:
+        return
+    if model.hidden_size % model.num_heads:
+        raise ConfigError(
+            f"model.hidden_size={model.hidden_size} can't be shared out among model.num_heads="
+            f"{model.num_heads}; give a multiple."
+        )
+    if length > model.max_positions:
+        raise ConfigError(
+            f"sampling.max_model_len={length} is more than model.max_positions="
+            f"{model.max_positions}; raise the second, too."
         )
 
 
@@ -134,7 +160,14 @@ def _check_ppo(config: Config) -> None:
     if sampling.temperature == 0 or sampling.top_p < 1:
         raise ConfigError(
             f"PPO can't learn from sampling.temperature={sampling.temperature} and sampling.top_p="
-            f"{sampling.top_p}; set temperature above 0 and top_p=1 (evaluation has its own)."
+            f"{sampling.top_p}; set temperature above 0 and top_p=1 (to measure at another one, "
+            "set evaluation.temperature)."
+        )
+    if config.ppo.group_size == 1 and config.ppo.filter_ratio < 1:
+        raise ConfigError(
+            f"ppo.filter_ratio={config.ppo.filter_ratio} chooses groups by the deviation of their "
+            "rewards, and a group of one has none; set ppo.filter_ratio=1 or a larger "
+            "ppo.group_size."
         )
     if config.ppo.filter_ratio == 0:
         raise ConfigError("ppo.filter_ratio=0 leaves no group to train on; give 1 for all groups.")

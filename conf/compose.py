@@ -120,7 +120,8 @@ def _model(model: str) -> tuple[str, dict[str, Any]]:
         return model, {}
     if path.is_dir() or model.startswith((".", "/", "~")):
         if not (path / "config.json").is_file():
-            seen = "has no config.json" if path.is_dir() else "doesn't exist"
+            seen = "is a file" if path.is_file() else "doesn't exist"
+            seen = "has no config.json" if path.is_dir() else seen
             raise ConfigError(
                 f"model directory {model!r} {seen}; give a directory that `save_pretrained` wrote."
             )
@@ -170,7 +171,7 @@ def _apply(merged: DictConfig, overrides: Iterable[str]) -> None:
         try:
             OmegaConf.update(merged, key, override.value(), force_add=key.startswith(FREE_SECTIONS))
         except OmegaConfBaseException as error:
-            reason = str(error).splitlines()[0]
+            reason = str(error).splitlines()[0].rstrip(".")
             raise ConfigError(f"override {text!r}: {reason}.") from error
 
 

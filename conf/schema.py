@@ -49,7 +49,7 @@ class PromptSection:
 
 @dataclass
 class SamplingSection:
-    """How answers are drawn in every stage but evaluation."""
+    """How answers are drawn in every stage; evaluation has its own temperature."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -65,6 +65,7 @@ class ModelSection:
     name: str = "tiny"
     path: str = ""
     revision: str = ""
+    """Branch, tag or commit of a hub name; empty is its main branch."""
     trust_remote_code: bool = False
     from_scratch: bool = True
     """A model from scratch can't speak yet: its first self-play round is played at random."""
@@ -78,6 +79,8 @@ class ModelSection:
     init_std: float = 0.0
     """Deviation of the initial weights; 0 is hidden_size ** -0.5."""
     dtype: str = "float32"
+    """Of a model that only plays (self-play, evaluation). The local trainers keep float32: a step
+    of 1e-6 on a bfloat16 weight of 0.02 rounds to none."""
     lora_rank: int = 0
     """0 trains every parameter."""
     lora_alpha: int = 64
@@ -122,7 +125,8 @@ class SFTSection:
     """Supervised finetuning, the paper's equations 1 and 2."""
 
     target: str = "states"
-    """states (true states are taught) | format (from scratch only: well-formed play, no states)"""
+    """states (true states are taught) | format (well-formed play; what is in it decides
+    `prompt.response_format`). A pretrained model is finetuned for `states` only."""
     state_loss: str = "train"
     """train | mask | strip"""
     backend: str = "auto"
@@ -147,7 +151,7 @@ class SFTSection:
     eval_every: int = 0
     """Steps between validation losses; 0 evaluates at the end only."""
     save_every: int = 0
-    """Steps between checkpoints; 0 saves at the end only."""
+    """Steps between checkpoints; 0 is never (the finished model is kept in any case)."""
     probe_puzzles: int = 32
     """Held-out puzzles that the gate after SFT plays."""
     min_format_rate: float = 0.0
@@ -220,7 +224,7 @@ class EvaluationSection:
     temperature: float = 1.0
     pass_k: list[int] = field(default_factory=lambda: [1, 8])
     split: str = "test"
-    """validation | test: puzzles that no other stage has seen."""
+    """validation (PPO's probes play these, too) | test (no other stage has seen them)"""
     base_seed: int = 2_000_000
     bootstrap: int = 2000
     confidence: float = 0.95

@@ -39,11 +39,12 @@ def make(env_id: str, **kwargs: Any) -> gymnasium.Env[str, str]:
     """A wrapped environment; its `TextEnv` is `.unwrapped`.
 
     `kwargs` go over the id's own arguments. Raises `EnvironmentIdError` for an id that leads
-    nowhere and `EnvironmentConfigError` for an argument that the environment doesn't take.
+    nowhere and `EnvironmentConfigError` for an argument that the environment doesn't take, or
+    with which it can't be made.
     """
     spec = _spec(env_id)
     _check_arguments(env_id, _creator(env_id), kwargs)
-    env: gymnasium.Env[str, str] = gymnasium.make(spec, **kwargs)
+    env = _made(env_id, spec, kwargs)
     if not isinstance(env.unwrapped, TextEnv):
         raise _not_a_game(env_id, type(env.unwrapped))
     return env
@@ -77,11 +78,28 @@ def spec_of(env_id: str) -> dict[str, Any]:
     return defaults | _spec(env_id).kwargs
 
 
+def _made(env_id: str, spec: EnvSpec, kwargs: dict[str, Any]) -> gymnasium.Env[str, str]:
+    try:
+        env: gymnasium.Env[str, str] = gymnasium.make(spec, **kwargs)
+    except EnvironmentConfigError:
+        raise
+    except Exception as error:  # whatever a game's own constructor raises
+        raise EnvironmentConfigError(
+            f"environment {env_id!r} can't be made: {type(error).__name__}: {error}"
+        ) from error
+    return env
+
+
 def _spec(env_id: str) -> EnvSpec:
     """Gymnasium's record of an id."""
     name = env_id.removeprefix(NAMESPACE)
     if ":" in name:
-        return EnvSpec(id=NAMESPACE + name, entry_point=name, disable_env_checker=True)
+        try:
+            return EnvSpec(id=NAMESPACE + name, entry_point=name, disable_env_checker=True)
+        except gymnasium.error.Error as error:
+            raise EnvironmentIdError(
+                f"environment {env_id!r} is no 'package.module:Class', by which one is found."
+            ) from error
     if NAMESPACE + name not in gymnasium.registry:
         _load_entry_points()
     if NAMESPACE + name not in gymnasium.registry:
@@ -106,9 +124,10 @@ def _creator(env_id: str) -> Callable[..., TextEnv]:
     module_name, _, attribute = target.partition(":")
     try:
         creator: Callable[..., TextEnv] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a module raises that is imported
         raise EnvironmentIdError(
-            f"environment {env_id!r} points to {target!r}, which can't be loaded: {error}. "
+            f"environment {env_id!r} points to {target!r}, which can't be loaded "
+            f"({type(error).__name__}: {error}). "
             "Write it as 'package.module:Class' and see that the package can be imported."
         ) from error
     is_game = issubclass(creator, TextEnv) if inspect.isclass(creator) else callable(creator)

@@ -56,7 +56,12 @@ def read_settings(given: str) -> dict[str, Any]:
         if given.strip() not in ("", "{}"):
             raise ConfigError("settings come from --env, --profile, --override ..., not --config.")
         request = runs.read_request(ARGV[1:] if starts else [])
-        settings = runs.settings_of(request, check=_check if starts else lambda _: None)
+        if starts:
+            from steps import preflight
+
+            settings = runs.settings_of(request, check=preflight.check)
+        else:
+            settings = runs.settings_of(request)
     except SPAError as error:
         runs.refuse(error)
     if starts:
@@ -319,18 +324,6 @@ def final_scores(summary: dict[str, Any]) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _check(config: conf.Config) -> None:
-    """What only the environments and the tracking store can judge, before any work."""
-    import envs
-    from steps.tracking import check_tracking
-
-    try:
-        envs.make(config.env.id, **config.env.kwargs).close()
-    except (envs.EnvironmentIdError, envs.EnvironmentConfigError) as error:
-        raise ConfigError(str(error)) from error
-    check_tracking(config)
-
-
 def _closing_words(run_id: str, is_done: bool) -> None:
     """The table of a finished run, or the command that takes up one that isn't."""
     from metaflow import Run, namespace
@@ -359,6 +352,13 @@ def _closing_words(run_id: str, is_done: bool) -> None:
 
 def main() -> None:
     """Metaflow's command line, with our last word after `run` and `resume`."""
+    if runs.is_starting(ARGV) and "resume" in ARGV:
+        from steps.orchestration.origin import check_origin
+
+        try:
+            check_origin(ARGV, SPAFlow.__name__)
+        except SPAError as error:
+            runs.refuse(error)
     if runs.is_starting(ARGV):  # a terminated run ends its tasks, as one does that Ctrl-C ends
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -11,9 +11,10 @@ from envs import solvers, splits
 from envs.errors import EnvironmentConfigError
 from steps import storage
 from steps.errors import ConfigError, StageError
+from steps.policies.model_directory import check_model
 from steps.settings import cores, env_factory, one_of
 from steps.tracking import Tracker
-from steps.training.backends import check_model, choose_backend, num_ranks
+from steps.training.backends import choose_backend, num_ranks
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
 from steps.training.ppo_local import train_ppo
 from steps.training.schedules import SCHEDULES

@@ -99,6 +99,7 @@ def policy_spec(config: Config, model_dir: str) -> PolicySpec:
         device=config.device,
         dtype=config.model.dtype,
         max_model_len=config.sampling.max_model_len,
+        revision=config.model.revision,
         trust_remote_code=config.model.trust_remote_code,
     )
 

@@ -16,9 +16,10 @@ from conf.schema import Config
 from steps import storage
 from steps.agent.records import SFTExample
 from steps.errors import ConfigError, DataError, StageError
+from steps.policies.model_directory import check_model
 from steps.settings import cores, env_factory, one_of
 from steps.tracking import Tracker
-from steps.training.backends import check_model, choose_backend, num_ranks
+from steps.training.backends import choose_backend, num_ranks
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
 from steps.training.probe import run_probe
 from steps.training.sft_local import SFTRun, train_sft

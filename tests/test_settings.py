@@ -87,10 +87,10 @@ def test_a_baseline_stands_in_for_a_model_directory() -> None:
     config = Config()
     assert settings.policy_spec(config, "oracle").kind == "oracle"
     config.sampling.max_model_len = 256
-    config.model.dtype = "bfloat16"
+    config.model.dtype, config.model.revision = "bfloat16", "v1"
     spec = settings.policy_spec(config, "some/dir")
     assert (spec.kind, spec.model_dir, spec.max_model_len) == ("hf", "some/dir", 256)
-    assert spec.dtype == "bfloat16"
+    assert (spec.dtype, spec.revision) == ("bfloat16", "v1")
 
 
 def test_workers_overrule_the_machine_and_eight_is_the_most() -> None:

@@ -188,7 +188,10 @@ class Turn:
     """The completion as the model wrote it, before any splice."""
     transitions: tuple[Transition, ...] = ()
     possible_next: Mapping[str, float] = field(default_factory=dict)
-    """Every state that the executed actions could have led to -> its probability."""
+    """Every state that the turn's actions could have led to -> its probability.
+
+    Also the actions that weren't executed because the game ended before: it might not have.
+    """
     reward: float = 0.0
     """Sum of the environment's rewards in this turn."""
     penalty: float = 0.0

@@ -238,12 +238,16 @@ class _Episode:
             truncated=completion.finish_reason is FinishReason.LENGTH,
         )
         planned = parsed.actions if settings.lenient or parsed.is_well_formed else ()
-        # The game may end in the midst of the plan, and then the world can't be asked any more
-        # what the shorter plan could have led to: so ask for each beginning of it beforehand.
+        # Once played, the world can't be asked any more: so ask for each beginning of the plan.
         possible = [self.predict(planned[: n + 1]) for n in range(len(planned))]
         transitions = self._play(planned)
         prediction_truth = self._describe(settings.prompt.prediction.value)
-        possible_next = possible[len(transitions) - 1] if transitions else {prediction_truth: 1.0}
+        possible_next = {prediction_truth: 1.0}
+        if transitions:
+            # Where luck ended the game early it might have gone on: the whole plan counts. A time
+            # limit, of which the world knows nothing, cuts the plan whatever happens.
+            cut_short = transitions[-1].truncated and not transitions[-1].terminated
+            possible_next = possible[len(transitions) - 1 if cut_short else -1]
         self.turns.append(
             Turn(
                 index=len(self.turns),

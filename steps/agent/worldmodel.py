@@ -101,12 +101,12 @@ def scores_by(
 
 def num_actions(turn: Turn) -> str | None:
     """Key of `scores_by`: how many actions the prediction looks ahead; None where none ran."""
-    return str(len(turn.transitions)) if turn.transitions else None
+    return str(len(turn.parsed.actions)) if turn.transitions else None
 
 
 def only_action(turn: Turn) -> str | None:
-    """Key of `scores_by`: the action of a turn that ran exactly one."""
-    return turn.transitions[0].action if len(turn.transitions) == 1 else None
+    """Key of `scores_by`: the action of a turn that was to run exactly one, and did."""
+    return turn.transitions[0].action if num_actions(turn) == "1" else None
 
 
 def status_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:

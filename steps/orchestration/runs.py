@@ -25,6 +25,8 @@ import conf
 from steps.errors import ConfigError, unknown_name
 
 CACHE_MODES = ("auto", "off", "refresh")
+MAX_SEED = 2**32 - 1
+"""The largest that every library takes."""
 STARTING = ("run", "resume")
 """Commands that start a run."""
 STEPS = (
@@ -63,10 +65,10 @@ def read_request(argv: Sequence[str]) -> Request:
         raise ConfigError(f"{error}; see `run --help`.") from error
     values = vars(found)
     try:
-        seed = int(values.pop("seed"))
+        seed = int(found.seed)
     except ValueError as error:
-        raise ConfigError(f"--seed takes a whole number: {error}.") from error
-    return Request(seed=seed, **values)
+        raise ConfigError(f"--seed takes a whole number, not {found.seed!r}.") from error
+    return Request(**{**values, "seed": seed})
 
 
 def settings_of(
@@ -80,6 +82,8 @@ def settings_of(
         raise ConfigError(unknown_name("cache mode", request.cache, CACHE_MODES))
     if request.seed < 0:
         raise ConfigError(f"--seed {request.seed} is negative; give 0 or more.")
+    if request.seed > MAX_SEED:
+        raise ConfigError(f"--seed {request.seed} is too large; give at most {MAX_SEED}.")
     configs = {env_id: _compose(request, env_id) for env_id in _env_ids(request.env)}
     for config in configs.values():
         if config.cluster == "local":

@@ -28,6 +28,8 @@ class PolicySpec:
     dtype: str = "float32"
     max_model_len: int = 0
     """Prompt and answer together, in tokens; 0 takes the model's own limit."""
+    revision: str = ""
+    """Of a hub name: branch, tag or commit; a directory has none."""
     trust_remote_code: bool = False
     max_batch: int = 1024
     """Most requests that are answered at once."""

@@ -11,7 +11,6 @@ Finished sequences leave the batch: the cache is narrowed once a quarter of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from steps.agent.records import Completion, FinishReason, Message, PolicyRequest, Sampling
 from steps.errors import ConfigError, ModelError
+from steps.policies.model_directory import check_model
 
 if TYPE_CHECKING:
     from steps.policies.base import PolicySpec
@@ -30,28 +30,17 @@ MIN_NARROW_SHARE = 0.25
 """Share of finished rows at which the batch is narrowed; each narrowing copies the cache."""
 
 
-def check_model_directory(directory: str) -> None:
-    """Raise `ModelError` for a local path that is no Hugging Face directory with safetensors."""
-    path = Path(directory)
-    if not path.exists():
-        raise ModelError(
-            f"no model at {directory!r}: give a Hugging Face directory, or the name of a file in "
-            "conf/model."
+def load_tokenizer(
+    directory: str, *, revision: str = "", trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a directory or hub name; one without a chat template is refused."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            directory, revision=revision or "main", trust_remote_code=trust_remote_code
         )
-    missing = [
-        name for name in ("config.json", "tokenizer_config.json") if not (path / name).is_file()
-    ]
-    if not any(path.glob("*.safetensors")):
-        missing.append("*.safetensors (other weight formats are not loaded)")
-    if missing:
-        raise ModelError(
-            f"{directory!r} is not a Hugging Face model directory: missing {', '.join(missing)}."
-        )
-
-
-def load_tokenizer(directory: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The directory's tokenizer; one without a chat template is refused."""
-    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:  # its own files are wrong, or its hub is out of reach
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"the tokenizer of {directory!r} can't be loaded: {reason}") from error
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"the tokenizer of {directory!r} has no chat template: use an instruction-tuned model, "
@@ -63,14 +52,20 @@ def load_tokenizer(directory: str, *, trust_remote_code: bool = False) -> PreTra
 
 
 def load_model(
-    directory: str, *, device: str = "cpu", dtype: str = "float32", trust_remote_code: bool = False
+    directory: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str = "",
+    trust_remote_code: bool = False,
 ) -> torch.nn.Module:
-    """The directory's model for causal language modelling, from safetensors only."""
+    """The causal language model of a directory or hub name, from safetensors only."""
     transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         directory,
         dtype=getattr(torch, dtype),
         use_safetensors=True,
+        revision=revision or "main",
         trust_remote_code=trust_remote_code,
     )
     return model.to(resolve_device(device))
@@ -146,14 +141,14 @@ class HFPolicy:
     @classmethod
     def from_spec(cls, spec: PolicySpec) -> HFPolicy:
         """Load what `spec.model_dir` holds."""
-        check_model_directory(spec.model_dir)
-        tokenizer = load_tokenizer(spec.model_dir, trust_remote_code=spec.trust_remote_code)
-        model = load_model(
-            spec.model_dir,
-            device=spec.device,
-            dtype=spec.dtype,
-            trust_remote_code=spec.trust_remote_code,
-        )
+        check_model(spec.model_dir)
+        source: Any = {
+            "directory": spec.model_dir,
+            "revision": spec.revision,
+            "trust_remote_code": spec.trust_remote_code,
+        }
+        tokenizer = load_tokenizer(**source)
+        model = load_model(**source, device=spec.device, dtype=spec.dtype)
         return cls(
             model.eval(), tokenizer, max_model_len=spec.max_model_len, max_batch=spec.max_batch
         )

@@ -276,7 +276,10 @@ def finish_parent_run(
         return
     if metrics:
         values = {key: _jsonable(float(value)) for key, value in metrics.items()}
-        spool.append({"step": 0, "time": time.time(), "metrics": values})
+        try:
+            spool.append({"step": 0, "time": time.time(), "metrics": values})
+        except OSError as error:
+            _log.warning("MLflow gets no final numbers of this run: %s.", error)
     _finish(spool, status, wait_s)
 
 

@@ -1,15 +1,13 @@
-"""What is settled before a model is loaded: the trainer, its processes, and that a model is there.
+"""What is settled before a model is loaded: the trainer and its processes.
 
-Decided inside the step, where the GPU is seen.
+The trainer is chosen when the flow starts, too, so that one that isn't there is refused at once;
+the number of processes is decided inside the step, where the GPU is seen.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from conf.schema import Config
 from steps.errors import ConfigError
-from steps.policies.hf import check_model_directory, resolve_device
 from steps.settings import cores, one_of
 
 
@@ -18,7 +16,8 @@ def choose_backend(config: Config, wanted: str, stage: str) -> str:
     one_of(f"{stage}.backend", wanted, ("auto", "local", "verl"))
     if wanted == "verl":
         raise ConfigError(
-            f"{stage}.backend is verl, which isn't built yet: set {stage}.backend=local."
+            f"{stage}.backend is verl, which isn't built yet (profile {config.profile}): set "
+            "sft.backend=local ppo.backend=local, or take the profile laptop."
         )
     if config.model.lora_rank > 0:
         raise ConfigError(
@@ -28,12 +27,8 @@ def choose_backend(config: Config, wanted: str, stage: str) -> str:
     return "local"
 
 
-def check_model(source: str) -> None:
-    """Raise `ModelError` where `source` is a path without a usable model; hub names pass."""
-    if Path(source).exists() or source.startswith(("/", ".", "~")):
-        check_model_directory(source)
-
-
 def num_ranks(config: Config) -> int:
     """Processes of the local backend: one on a GPU, else one a core."""
+    from steps.policies.hf import resolve_device  # brings torch
+
     return 1 if resolve_device(config.device) == "cuda" else cores(config)

@@ -32,9 +32,9 @@ def token_logprobs(
     return functional.pad(-losses.view_as(targets_BS), (unknown, 0))
 
 
-def entropy(logits_BTV: torch.Tensor, *, num_tokens: int) -> torch.Tensor:
+def entropy(logits_BTV: torch.Tensor, *, num_tokens: int, temperature: float = 1.0) -> torch.Tensor:
     """`[B, T]` entropy in nats of what each token was drawn from; 0 where it can't be told."""
-    log_probs_BSV = torch.log_softmax(logits_BTV[:, :-1].float(), -1)
+    log_probs_BSV = torch.log_softmax(logits_BTV[:, :-1].float() / temperature, -1)
     nats_BS = -(log_probs_BSV.exp() * log_probs_BSV).sum(-1)
     return functional.pad(nats_BS, (num_tokens - nats_BS.shape[1], 0))
 

@@ -65,7 +65,7 @@ def build_learner(peers: Peers, config: Config, model_dir: str, resumed: str) ->
     section, device = config.ppo, resolve_device(config.device)
     load: Any = {
         "device": device,
-        "dtype": config.model.dtype,
+        "dtype": "float32",  # see `model.dtype`
         "trust_remote_code": config.model.trust_remote_code,
     }
     actor = load_model(resumed or model_dir, **load)
@@ -75,7 +75,12 @@ def build_learner(peers: Peers, config: Config, model_dir: str, resumed: str) ->
     critic = None
     if section.use_critic:
         critic = ValueModel(
-            AutoModel.from_pretrained(model_dir, dtype=torch.float32, use_safetensors=True)
+            AutoModel.from_pretrained(
+                model_dir,
+                dtype=torch.float32,
+                use_safetensors=True,
+                trust_remote_code=config.model.trust_remote_code,
+            )
         ).to(device)
     common: Any = {
         "betas": (section.beta1, section.beta2),

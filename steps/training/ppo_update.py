@@ -24,11 +24,8 @@ from steps.training.ppo_batch import (
     token_advantages,
 )
 from steps.training.ppo_learner import Learner, set_lr
-from steps.training.tokenization import pad_rows
+from steps.training.tokenization import micro_batches, pad_rows
 from steps.workers import Peers
-
-FORWARD_BATCH = 512
-"""Samples a forward pass without gradient."""
 
 
 def estimate(learner: Learner, trajectories: list[Trajectory]) -> list[PPOSample]:
@@ -62,8 +59,7 @@ def _kept(learner: Learner, trajectories: list[Trajectory]) -> list[Trajectory]:
 def _values(learner: Learner, samples: Sequence[PPOSample]) -> Iterator[np.ndarray]:
     assert learner.critic is not None
     learner.critic.eval()
-    for start in range(0, len(samples), FORWARD_BATCH):
-        chunk = samples[start : start + FORWARD_BATCH]
+    for chunk in _chunks(learner, samples):
         values_BT = learner.critic(_ids(learner, [sample.critic_ids for sample in chunk])).cpu()
         for row, sample in zip(values_BT.numpy(), chunk, strict=True):
             yield row[list(sample.positions)].astype(np.float64)
@@ -124,8 +120,7 @@ def _reference_logprobs(learner: Learner, samples: Sequence[PPOSample]) -> dict[
         return {}
     anchors = {}
     temperature = learner.config.sampling.temperature
-    for start in range(0, len(samples), FORWARD_BATCH):
-        chunk = samples[start : start + FORWARD_BATCH]
+    for chunk in _chunks(learner, samples):
         ids = _ids(learner, [sample.tokens.token_ids for sample in chunk])
         logits = _logits(learner.reference, ids, chunk)
         logprobs = token_logprobs(logits, ids, temperature=temperature)
@@ -159,6 +154,13 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
     return _learn_metrics(learner, samples, totals, norms)
 
 
+def _chunks(learner: Learner, samples: Sequence[PPOSample]) -> Iterator[Sequence[PPOSample]]:
+    """The samples in micro-batches that fit into memory, in order."""
+    lengths = [len(sample.tokens.token_ids) for sample in samples]
+    for part in micro_batches(lengths, learner.actor.config.vocab_size):
+        yield samples[part]
+
+
 def _num_tokens(samples: Sequence[PPOSample], piece: Sequence[int]) -> float:
     return sum(sum(samples[index].tokens.loss_mask) for index in piece)
 
@@ -174,15 +176,13 @@ def _update_actor(
     num_tokens: float,
 ) -> tuple[np.ndarray, float]:
     """One optimizer step; this rank's sums of (loss, clipped, approx KL, reference KL, tokens)."""
-    section = learner.config.ppo
+    section, temperature = learner.config.ppo, learner.config.sampling.temperature
     learner.actor_optimizer.zero_grad()
     sums = np.zeros(5)
-    if batch:
-        tensors = _tensors(learner, batch, reference)
-        logits = _logits(learner.actor, tensors.ids, batch)
-        logprobs = token_logprobs(
-            logits, tensors.ids, temperature=learner.config.sampling.temperature
-        )
+    for chunk in _chunks(learner, batch):
+        tensors = _tensors(learner, chunk, reference)
+        logits = _logits(learner.actor, tensors.ids, chunk)
+        logprobs = token_logprobs(logits, tensors.ids, temperature=temperature)
         result = policy_loss(
             logprobs,
             tensors.old_logprobs,
@@ -196,10 +196,10 @@ def _update_actor(
         )
         loss = result.loss
         if section.entropy_coef > 0:
-            nats = entropy(logits, num_tokens=tensors.ids.shape[1])
+            nats = entropy(logits, num_tokens=tensors.ids.shape[1], temperature=temperature)
             loss = loss - section.entropy_coef * (nats * tensors.mask).sum()
         loss.backward()
-        sums[:] = (
+        sums += (
             float(loss.detach()),
             result.clipped,
             result.approx_kl,
@@ -221,19 +221,20 @@ def _update_critic(learner: Learner, batch: Sequence[PPOSample], num_decisions: 
     critic.train()
     learner.critic_optimizer.zero_grad()
     value = 0.0
-    if batch:
-        values_BT = critic(_ids(learner, [sample.critic_ids for sample in batch]))
-        positions, mask = _padded([sample.positions for sample in batch], learner.device)
-        old, _ = _padded([sample.values for sample in batch], learner.device)
-        returns, _ = _padded([sample.returns for sample in batch], learner.device)
+    for chunk in _chunks(learner, batch):
+        values_BT = critic(_ids(learner, [sample.critic_ids for sample in chunk]))
+        positions, mask = _padded([sample.positions for sample in chunk], learner.device)
+        old, _ = _padded([sample.values for sample in chunk], learner.device)
+        returns, _ = _padded([sample.returns for sample in chunk], learner.device)
         loss = value_loss(
             values_BT.gather(1, positions.long()), old, returns, mask, clip=section.value_clip
         )
         loss.backward()
-        value = float(loss.detach())
+        value += float(loss.detach())
     learner.peers.sum_gradients(critic.parameters(), scale=1.0 / max(num_decisions, 1.0))
-    torch.nn.utils.clip_grad_norm_(critic.parameters(), section.max_grad_norm)
-    learner.critic_optimizer.step()
+    norm = torch.nn.utils.clip_grad_norm_(critic.parameters(), section.max_grad_norm)
+    if torch.isfinite(norm):
+        learner.critic_optimizer.step()
     return value / max(num_decisions, 1.0)
 
 

@@ -13,7 +13,7 @@ What differs from the published code, and why:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,14 @@ from steps.training.checkpoints import (
 from steps.training.losses import token_logprobs
 from steps.training.optimizers import Optimizers, build_optimizers
 from steps.training.schedules import lr_scale
-from steps.training.tokenization import SPAN_KINDS, SFTRow, pad_rows, tokenize_examples
+from steps.training.tokenization import (
+    SPAN_KINDS,
+    SFTRow,
+    micro_batches,
+    pad_rows,
+    tokenize_examples,
+)
 from steps.workers import Peers
-
-EVAL_BATCH = 256
 
 
 @dataclass(kw_only=True)
@@ -80,13 +84,13 @@ def train_sft(
         found = checkpoints.newest(fingerprint)
         start, resumed = found if found else (0, None)
     start, source = peers.gather((start, str(resumed or model_dir)))[0]
-    tokenizer = load_tokenizer(source, trust_remote_code=config.model.trust_remote_code)
-    model = load_model(
-        source,
-        device=config.device,
-        dtype=config.model.dtype,
-        trust_remote_code=config.model.trust_remote_code,
-    )
+    origin: Any = {
+        "revision": config.model.revision,
+        "trust_remote_code": config.model.trust_remote_code,
+    }
+    tokenizer = load_tokenizer(source, **origin)
+    # Weights in float32, see `model.dtype`.
+    model = load_model(source, device=config.device, dtype="float32", **origin)
     optimizer = build_optimizers(
         model,
         kind=section.optimizer,
@@ -172,11 +176,12 @@ def _update(
     model.train()
     optimizer.zero_grad()
     loss_sum, weight_sum = 0.0, 0.0
-    if rows:
-        logprobs, weights, _ = _forward(model, rows, pad=0)
+    for part in _parts(model, rows):
+        logprobs, weights, _ = _forward(model, rows[part], pad=0)
         loss = -(logprobs * weights).sum()
         loss.backward()
-        loss_sum, weight_sum = float(loss.detach()), float(weights.sum())
+        loss_sum += float(loss.detach())
+        weight_sum += float(weights.sum())
     loss_sum, weight_sum = peers.sum([loss_sum, weight_sum])
     peers.sum_gradients(model.parameters(), scale=1.0 / max(weight_sum, 1.0))
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), section.max_grad_norm)
@@ -187,6 +192,10 @@ def _update(
         "sft/grad_norm": float(norm),
         "sft/lr": section.lr * scale,
     }
+
+
+def _parts(model: Any, rows: Sequence[SFTRow]) -> Iterator[slice]:
+    return micro_batches([len(row.token_ids) for row in rows], model.config.vocab_size)
 
 
 def _forward(
@@ -210,8 +219,8 @@ def evaluate_loss(
     model.eval()
     sums = torch.zeros(len(SPAN_KINDS) + 1, 2, dtype=torch.float64)
     mine = rows[peers.rank :: peers.size]
-    for start in range(0, len(mine), EVAL_BATCH):
-        logprobs, weights, kinds = _forward(model, mine[start : start + EVAL_BATCH], pad=pad)
+    for part in _parts(model, mine):
+        logprobs, weights, kinds = _forward(model, mine[part], pad=pad)
         sums[-1, 0] += float(-(logprobs * weights).sum())
         sums[-1, 1] += float(weights.sum())
         for index in range(len(SPAN_KINDS)):

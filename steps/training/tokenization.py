@@ -12,7 +12,7 @@ template rewrites history, the episode falls back to one sequence a turn); `sing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,9 @@ from steps.policies.hf import encode_prompts, end_of_turn_id
 
 SPAN_KINDS = tuple(SpanKind)
 
+MAX_LOGITS = 1 << 28
+"""Logits of one forward pass: 1 GiB in float32, of which training holds a few copies."""
+MAX_ROWS = 512
 STATE_KINDS = frozenset({SpanKind.OBSERVATION, SpanKind.PREDICTION})
 
 
@@ -169,6 +172,24 @@ def _logprobs(turn: Turn) -> tuple[float, ...]:
     logprobs = turn.completion.logprobs
     assert logprobs is not None and len(logprobs) == len(turn.completion.token_ids), turn.index
     return logprobs
+
+
+def micro_batches(lengths: Sequence[int], vocab_size: int) -> Iterator[slice]:
+    """Consecutive slices of rows whose padded logits fit into `MAX_LOGITS`; one row always does.
+
+    Losses are sums, so a batch taken in slices has the gradient of the whole.
+    """
+    start = 0
+    while start < len(lengths):
+        stop, longest = start, 0
+        while stop < len(lengths):
+            longest = max(longest, lengths[stop])
+            rows = stop + 1 - start
+            if rows > 1 and (rows > MAX_ROWS or rows * longest * vocab_size > MAX_LOGITS):
+                break
+            stop += 1
+        yield slice(start, stop)
+        start = stop
 
 
 def pad_rows(

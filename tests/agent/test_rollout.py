@@ -229,6 +229,32 @@ def test_what_could_have_happened_follows_the_executed_actions() -> None:
     assert episode.turns[0].possible_next == {"O_P_G": 0.625, "O__PG": 0.1875, "OP__G": 0.1875}
 
 
+def test_an_early_end_by_chance_leaves_the_whole_plan_in_what_could_have_happened() -> None:
+    settings = rules(max_actions_per_turn=2, max_turns=1)
+    specs = [EpisodeSpec(env_seed=0, sampling_seed=seed) for seed in range(16)]
+    episodes = play(
+        [answer("Right", "Left")],
+        settings,
+        make_env=lambda: Corridor(start=3, slip=0.5),
+        specs=specs,
+    )
+    lengths = {len(episode.turns[0].transitions) for episode in episodes}
+    assert lengths == {1, 2}  # some reach the goal at once, others fail to and turn back
+    # Goal at once 1/2; no move at all 1/4; only the way back 1/4: whatever came of it.
+    possible = {"O___P": 0.5, "O__PG": 0.25, "O_P_G": 0.25}
+    assert [episode.turns[0].possible_next for episode in episodes] == [possible] * 16
+
+
+def test_a_time_limit_cuts_the_plan_in_what_could_have_happened() -> None:
+    def make_env() -> gymnasium.Env[str, str]:
+        return gymnasium.wrappers.TimeLimit(Corridor(), max_episode_steps=1)
+
+    settings = rules(max_actions_per_turn=2)
+    (episode,) = play([answer("Left", "Right")], settings, make_env=make_env)
+    assert episode.stop_reason is StopReason.TIME_LIMIT
+    assert episode.turns[0].possible_next == {"OP__G": 1.0}
+
+
 def test_actions_that_were_not_executed_are_left_out_of_what_could_have_happened() -> None:
     script = [answer("Left", "Left", "Right")]
     (episode,) = play(script, rules(max_actions_per_turn=3))

@@ -41,7 +41,9 @@ def make_turn(
     truth=RIGHT,
     chances=None,
     transitions=None,
+    planned=None,
 ):
+    transitions = (transition(),) if transitions is None else transitions
     return Turn(
         index=0,
         prompt=(),
@@ -51,9 +53,12 @@ def make_turn(
         completion=Completion(text=""),
         response="",
         parsed=ParsedResponse(
-            status=status, observation=observation, prediction=prediction, actions=("Right",)
+            status=status,
+            observation=observation,
+            prediction=prediction,
+            actions=planned or tuple(step.action for step in transitions) or ("Right",),
         ),
-        transitions=(transition(),) if transitions is None else transitions,
+        transitions=transitions,
         possible_next={truth: 1.0} if chances is None else chances,
     )
 
@@ -186,3 +191,9 @@ def test_classes_of_turns_are_scored_apart():
 def test_status_counts_name_the_commonest_first():
     turns = [make_turn(status=ParseStatus.TRUNCATED)] + [make_turn()] * 3
     assert worldmodel.status_counts([episode(*turns)]) == {"ok": 3, "truncated": 1}
+
+
+def test_a_plan_that_the_end_of_the_game_cut_short_keeps_its_length():
+    cut = make_turn(transitions=(transition(terminated=True),), planned=("Right", "Up"))
+    assert worldmodel.num_actions(cut) == "2"
+    assert worldmodel.only_action(cut) is None

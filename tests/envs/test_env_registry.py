@@ -34,6 +34,7 @@ class Puddle:
 def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package with a game in it, as a third party installs it."""
     (tmp_path / "pond_game.py").write_text(OTHER_GAME)
+    (tmp_path / "pond_broken.py").write_text("class Pond(:\n")
     metadata = tmp_path / "pond-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: pond\nVersion: 1.0\n")
@@ -92,12 +93,15 @@ def test_an_unknown_argument_names_the_nearest() -> None:
         envs.make("frozenlake", siz=4)
 
 
+@pytest.mark.usefixtures("other_package")
 @pytest.mark.parametrize(
     ("env_id", "said"),
     [
         ("no_such_package.game:Game", "No module named 'no_such_package'"),
         ("envs.frozenlake:FrozenPond", "no attribute 'FrozenPond'"),
         (":FrozenLake", "can't be loaded"),
+        ("pond_broken:Pond", "SyntaxError"),
+        ("../pond_game:Pond", "no 'package.module:Class'"),
         ("envs.frozenlake:", "can't be loaded"),
         ("envs.frozenlake:ACTIONS", "Left.* not a TextEnv"),
     ],

@@ -96,6 +96,8 @@ def start(flow: Path, work: Path) -> subprocess.Popen[bytes]:
         (["--override", "env.kwargs.sise=6"], "did you mean 'size'?"),
         (["--cache", "of"], "unknown cache mode 'of'; did you mean 'off'?"),
         (["--seed", "x"], "--seed takes a whole number"),
+        (["--seed", "-1"], "--seed -1 is negative"),
+        (["--profile", "single_gpu"], "sft.backend is verl, which isn't built yet"),
         (["--override", "tracking.uri=runs"], "tracking.uri='runs'"),
     ],
 )
@@ -115,6 +117,14 @@ def test_an_unwritable_tracking_folder_is_refused_before_any_work(tmp_path: Path
     assert done.returncode == 2
     assert ".spa" in done.stderr
     assert "Workflow starting" not in done.stdout
+
+
+def test_resume_of_an_unknown_run_is_one_line_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = spa("resume", "--origin-run-id", "12345", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no run '12345'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_names_what_there_is(tmp_path: Path) -> None:

@@ -311,6 +311,14 @@ def test_a_directory_that_is_no_model_is_refused_and_told_what_is_missing(
         make_policy(PolicySpec(kind="hf", model_dir=str(copy)))
 
 
+def test_a_tokenizer_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"the tokenizer of .* can't be loaded: ") as caught:
+        hf.load_tokenizer(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_directory_that_isnt_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no model at .*nowhere"):
         make_policy(PolicySpec(kind="hf", model_dir=str(tmp_path / "nowhere")))
@@ -347,3 +355,23 @@ def test_a_gpu_that_isnt_there_is_a_clear_error() -> None:
 def test_loading_draws_no_progress_bar(model_dir: str, capfd: pytest.CaptureFixture[str]) -> None:
     hf.load_model(model_dir)
     assert capfd.readouterr().err == ""
+
+
+def test_a_hub_name_is_loaded_at_its_revision(
+    model_dir: str, policy: HFPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Hub:
+        def __init__(self, found: Any) -> None:
+            self.found = found
+
+        def from_pretrained(self, name: str, *, revision: str, **_: Any) -> Any:
+            asked.append((name, revision))
+            return self.found
+
+    monkeypatch.setattr(hf, "AutoTokenizer", Hub(policy.tokenizer))
+    monkeypatch.setattr(hf, "AutoModelForCausalLM", Hub(policy.model))
+    for revision in ("v1", ""):
+        make_policy(PolicySpec(kind="hf", model_dir="owner/name", revision=revision))
+    assert asked == [("owner/name", "v1")] * 2 + [("owner/name", "main")] * 2

@@ -99,6 +99,14 @@ def test_entropy_of_a_uniform_and_of_a_certain_token() -> None:
     )
 
 
+def test_entropy_is_that_of_the_distribution_drawn_from() -> None:
+    logits = torch.tensor([[[0.0, 2.0], [0.0, 0.0]]])
+    high, low = math.e / (1 + math.e), 1 / (1 + math.e)  # at temperature 2
+    nats = -high * math.log(high) - low * math.log(low)
+    (got,) = entropy(logits, num_tokens=2, temperature=2.0)[:, 1].tolist()
+    assert got == pytest.approx(nats, rel=1e-5)
+
+
 def test_value_loss_takes_the_larger_of_plain_and_clipped() -> None:
     values, old, returns = torch.tensor([[2.0]]), torch.tensor([[0.0]]), torch.tensor([[2.0]])
     # moved by 2 where 0.5 is allowed: the clipped prediction 0.5 is 1.5 away from the return

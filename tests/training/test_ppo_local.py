@@ -16,7 +16,7 @@ from steps.agent.records import Trajectory
 from steps.policies.hf import load_model
 from steps.settings import env_factory
 from steps.tracking import NullTracker
-from steps.training import ppo_learner, ppo_local, probe
+from steps.training import ppo_learner, ppo_local, probe, tokenization
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
 from steps.training.ppo_local import PPORun, train_ppo
 from steps.training.probe import run_probe
@@ -190,6 +190,21 @@ def test_a_new_critic_values_everything_at_zero(model_dir: str) -> None:
     assert learner.critic(torch.tensor([[1, 2, 3]])).tolist() == [[0.0, 0.0, 0.0]]
 
 
+def test_a_small_step_of_a_model_that_plays_in_bfloat16_isnt_lost(
+    model_dir: str, tmp_path: Path
+) -> None:
+    config = toy_config()
+    config.model.dtype, config.ppo.lr, config.ppo.total_steps = "bfloat16", 1e-6, 1
+    run = train(config, model_dir, tmp_path)
+    assert {parameter.dtype for parameter in run.model.parameters()} == {torch.float32}
+    moved = [
+        float((new != old).float().mean())
+        for new, old in zip(run.model.parameters(), load_model(model_dir).parameters(), strict=True)
+        if new.ndim == 2
+    ]
+    assert max(moved) > 0.5
+
+
 def test_a_probe_plays_the_same_held_out_puzzles_each_time_and_changes_nothing(
     model_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,3 +219,15 @@ def test_a_probe_plays_the_same_held_out_puzzles_each_time_and_changes_nothing(
     won = sum(episode.success for episode in plays[0])
     assert scores[0]["probe/success"] == pytest.approx(won / 16)
     assert same_weights(learner.actor, load_model(model_dir))
+
+
+def test_a_minibatch_taken_in_parts_has_the_gradient_of_the_whole(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    config.ppo.total_steps = 1
+    (whole,) = train(config, model_dir, tmp_path / "whole").curve
+    monkeypatch.setattr(tokenization, "MAX_ROWS", 3)
+    (parts,) = train(config, model_dir, tmp_path / "parts").curve
+    for name in ("actor/loss", "actor/grad_norm", "critic/loss"):
+        assert parts[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-6), name

@@ -12,7 +12,7 @@ import torch
 from conf.schema import Config
 from steps.agent.records import SFTExample
 from steps.tracking import NullTracker
-from steps.training import sft_local
+from steps.training import sft_local, tokenization
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
 from steps.training.sft_local import SFTRun, num_steps, train_sft
 from steps.training.tiny_model import build_tokenizer
@@ -160,5 +160,28 @@ def test_interrupted_and_resumed_it_ends_with_the_same_weights_and_curve(
     ]
 
 
+def test_weights_are_trained_in_float32_whatever_the_model_plays_in(
+    initial: str, tmp_path: Path
+) -> None:
+    config = toy_config()
+    config.model.dtype, config.sft.max_steps = "bfloat16", 1
+    run = finetune(config, initial, tmp_path, undecided_examples())
+    assert {parameter.dtype for parameter in run.model.parameters()} == {torch.float32}
+
+
 def without_time(point: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in point.items() if name != "sft/seconds"}
+
+
+def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
+    initial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    config.sft.max_steps = 3
+    whole = finetune(config, initial, tmp_path / "whole", undecided_examples())
+    monkeypatch.setattr(tokenization, "MAX_ROWS", 3)
+    parts = finetune(config, initial, tmp_path / "parts", undecided_examples())
+    assert parts.curve[0]["sft/loss"] == pytest.approx(whole.curve[0]["sft/loss"], rel=1e-5)
+    assert parts.curve[0]["sft/grad_norm"] == pytest.approx(
+        whole.curve[0]["sft/grad_norm"], rel=1e-4
+    )

@@ -18,6 +18,7 @@ from steps.agent.records import (
 )
 from steps.errors import DataError
 from steps.policies.hf import encode_prompts, end_of_turn_id
+from steps.training import tokenization
 from steps.training.tiny_model import build_tokenizer
 from steps.training.tokenization import SPAN_KINDS, policy_samples, tokenize_examples
 from tests.training.templates import SHAPES, make_tokenizer
@@ -155,3 +156,13 @@ def test_prompts_end_with_the_generation_prompt_and_every_text_is_reversible() -
     text = 'tab\t "quotes" \\1 √ 猫 😀 \x00'
     (ids,) = encode_prompts(tokenizer, [[Message(role="user", content=text)]])
     assert tokenizer.decode(ids) == f"<|user|>{text}<|end|><|assistant|>"
+
+
+def test_micro_batches_cover_the_rows_in_order_and_bound_the_padded_logits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tokenization, "MAX_LOGITS", 60)
+    # vocabulary 2: at most 30 padded tokens; [10 10 10], [20] (2 x 20 are too many), [40] alone
+    parts = list(tokenization.micro_batches([10, 10, 10, 20, 40, 5], 2))
+    assert parts == [slice(0, 3), slice(3, 4), slice(4, 5), slice(5, 6)]
+    assert list(tokenization.micro_batches([], 2)) == []

@@ -1,0 +1,79 @@
+"""What is refused before any work, beyond words and ranges of settings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conf import compose
+from conf.schema import Config
+from steps import preflight
+from steps.errors import ConfigError, ModelError
+
+QUIET = "tracking.enabled=false"
+
+
+def smoke(*overrides: str, model: str | None = None, profile: str = "smoke") -> Config:
+    return compose(profile=profile, model=model, overrides=[QUIET, *overrides])
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    """A directory with the files of a model, as far as they are looked at before it is loaded."""
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text(json.dumps({}))
+    (tmp_path / "model.safetensors").touch()
+    return tmp_path
+
+
+def test_what_can_be_run_passes(model_dir: Path) -> None:
+    for config in (smoke(), smoke(model=str(model_dir)), smoke(model="owner/name")):
+        preflight.check(config)
+
+
+@pytest.mark.parametrize("profile", ["single_gpu", "multi_gpu", "paper"])
+def test_a_profile_whose_trainer_isnt_there_says_so(profile: str) -> None:
+    with pytest.raises(ConfigError, match=rf"sft\.backend is verl.*profile {profile}"):
+        preflight.check(smoke(profile=profile))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("ppo.backend=verl", r"ppo\.backend is verl"),
+        ("model.lora_rank=4", r"model\.lora_rank is 4"),
+        ("env.kwargs.size=1", "size is 1"),
+        ("evaluation.puzzles=9 env.kwargs.size=2", r"evaluation\.puzzles=9 on frozenlake: .*found"),
+        ("sft.probe_puzzles=9 env.kwargs.size=2 evaluation.puzzles=1", r"sft\.probe_puzzles=9"),
+    ],
+)
+def test_what_a_stage_would_fail_at_is_refused(override: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        preflight.check(smoke(*override.split()))
+
+
+def test_a_directory_that_is_no_model_is_refused(model_dir: Path) -> None:
+    (model_dir / "tokenizer_config.json").write_text("{torn")
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json' can't be read"):
+        preflight.check(smoke(model=str(model_dir)))
+    (model_dir / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"missing .*safetensors"):
+        preflight.check(smoke(model=str(model_dir)))
+
+
+def test_the_template_of_models_is_no_model() -> None:
+    with pytest.raises(ConfigError, match="model 'hf' has no path"):
+        preflight.check(smoke(model="hf"))
+
+
+def test_it_loads_no_torch() -> None:
+    root = Path(preflight.__file__).parents[1]
+    code = "import sys, steps.preflight; print({'torch', 'mlflow', 'pyarrow'} & {*sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
