@@ -45,7 +45,7 @@ def draw(arms: dict[str, list[str]], *, where: str = "", flow: str = "SPAFlow") 
     summary = next(iter(first.data.summary.values()))
     env_id = next(iter(first.data.summary))
     sft = Phase(
-        name="self-play and finetuning",
+        name="before PPO",
         start=0.0,
         end=minutes_before(first, "ppo_train"),
     )
