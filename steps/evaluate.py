@@ -19,7 +19,7 @@ from typing import Any
 
 import conf
 from conf.schema import Config
-from envs import solvers, splits
+from envs import splits
 from envs.errors import EnvironmentConfigError
 from steps import settings as from_config
 from steps import storage
@@ -57,7 +57,9 @@ def evaluate(
     assert FINAL in model_dirs, f"no {FINAL!r} among the models {sorted(model_dirs)}"
     started = time.monotonic()
     specs = episode_specs(config)
-    bounds = floor_and_ceiling(config, [spec.env_seed for spec in specs if spec.member == 0])
+    bounds = from_config.floor_and_ceiling(
+        config, [spec.env_seed for spec in specs if spec.member == 0]
+    )
     models: dict[str, dict[str, Any]] = {}
     tries: dict[str, dict[str, success.Tries]] = {}
     for name, model_dir in model_dirs.items():
@@ -105,18 +107,6 @@ def episode_specs(config: Config) -> list[EpisodeSpec]:
         for group, seed in enumerate(seeds)
         for member in range(chosen.samples)
     ]
-
-
-def floor_and_ceiling(config: Config, seeds: Sequence[int]) -> dict[str, float | None]:
-    """Exact success of random and of optimal play on these puzzles; None without a solver."""
-    return solvers.floor_and_ceiling(
-        config.env.id,
-        max_actions=config.env.max_actions,
-        seeds=seeds,
-        max_turns=config.env.max_turns,
-        max_actions_per_turn=config.env.max_actions_per_turn,
-        **config.env.kwargs,
-    )
 
 
 def aggregate(trajectories: Sequence[Trajectory], config: Config) -> dict[str, float | None]:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from conf.schema import Config
-from envs import solvers, splits
+from envs import splits
 from envs.errors import EnvironmentConfigError
 from steps import storage
 from steps.errors import ConfigError, StageError
 from steps.policies.model_directory import check_model
-from steps.settings import cores, env_factory, one_of
+from steps.settings import cores, env_factory, floor_and_ceiling, one_of
 from steps.tracking import Tracker
 from steps.training.backends import choose_backend, num_ranks
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
@@ -59,7 +59,7 @@ def ppo_train(
             f"PPO on {config.env.id} did {result['steps']} steps of {planned}: its checkpoint "
             "can't be of this run; start again with --cache refresh."
         )
-    return {"backend": backend, "fingerprint": fingerprint, **floor_and_ceiling(config), **result}
+    return {"backend": backend, "fingerprint": fingerprint, **probe_bounds(config), **result}
 
 
 def check(config: Config) -> None:
@@ -76,7 +76,7 @@ def check(config: Config) -> None:
         )
 
 
-def floor_and_ceiling(config: Config) -> dict[str, float | None]:
+def probe_bounds(config: Config) -> dict[str, float | None]:
     """Exact success of random and of optimal play on the probe's puzzles; None without a solver."""
     count = max(config.ppo.probe_puzzles, 1)
     make_env, base = env_factory(config), config.ppo.base_seed
@@ -84,14 +84,7 @@ def floor_and_ceiling(config: Config) -> dict[str, float | None]:
         seeds = splits.draw_seeds(make_env, "validation", count, base, distinct=True)
     except EnvironmentConfigError:  # a world of fewer puzzles: nothing to fail for without a probe
         return {"floor": None, "ceiling": None}
-    return solvers.floor_and_ceiling(
-        config.env.id,
-        max_actions=config.env.max_actions,
-        seeds=seeds,
-        max_turns=config.env.max_turns,
-        max_actions_per_turn=config.env.max_actions_per_turn,
-        **config.env.kwargs,
-    )
+    return floor_and_ceiling(config, seeds)
 
 
 def _train(

@@ -9,7 +9,7 @@ the same prompt. Words and ranges are checked where the configuration is compose
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import gymnasium
 
 import envs
 from conf.schema import Config
+from envs import solvers
 from envs.errors import EnvironmentConfigError
 from envs.errors import EnvironmentIdError as UnknownEnvironment
 from steps.agent.prompts import History, PromptSettings, PromptStyle
@@ -101,6 +102,18 @@ def policy_spec(config: Config, model_dir: str) -> PolicySpec:
         max_model_len=config.sampling.max_model_len,
         revision=config.model.revision,
         trust_remote_code=config.model.trust_remote_code,
+    )
+
+
+def floor_and_ceiling(config: Config, seeds: Sequence[int]) -> dict[str, float | None]:
+    """Exact success of random and of optimal play on these puzzles; None without a solver."""
+    return solvers.floor_and_ceiling(
+        config.env.id,
+        max_actions=config.env.max_actions,
+        seeds=seeds,
+        max_turns=config.env.max_turns,
+        max_actions_per_turn=config.env.max_actions_per_turn,
+        **config.env.kwargs,
     )
 
 

@@ -11,7 +11,7 @@ import conf
 from conf.schema import Config
 from steps.errors import ConfigError, ModelError, StageError
 from steps.policies.hf import load_model
-from steps.ppo_train import floor_and_ceiling, ppo_train
+from steps.ppo_train import ppo_train, probe_bounds
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints
 from tests.training.toys import BreakingOff, PowerCutError, finetuned, same_weights, toy_config
@@ -77,12 +77,12 @@ def test_a_run_leaves_a_better_model_and_no_work_directory(model_dir: str, tmp_p
 def test_floor_and_ceiling_are_of_as_many_validation_puzzles_as_there_are() -> None:
     config = conf.compose(env="frozenlake_deterministic")
     config.ppo.probe_puzzles, config.env.max_actions, config.env.max_turns = 3, 15, 15
-    bounds = floor_and_ceiling(config)
+    bounds = probe_bounds(config)
     assert bounds["floor"] is not None
     assert 0 < bounds["floor"] < 1
     assert bounds["ceiling"] == 1.0  # without slip, 15 actions reach any goal of 16 cells
     config.env.kwargs["map"] = ["PG__", "____", "____", "____"]  # one puzzle alone
-    assert floor_and_ceiling(config) == {"floor": None, "ceiling": None}
+    assert probe_bounds(config) == {"floor": None, "ceiling": None}
 
 
 def test_run_again_after_an_interruption_it_ends_as_if_there_had_been_none(
