@@ -9,7 +9,7 @@ write often: tags, actions, coordinates' halves (`(1,` and `2)`), the phrases be
 symbols are single bytes already, `√` gets a token.
 
 The deviation of the initial weights is a setting that matters (LAB_NOTES.md). The activation is
-torch's own tanh GELU: the function of GPT-2's, which transformers writes out operation by operation.
+torch's own tanh GELU: GPT-2's function, which transformers writes out operation by operation.
 """
 
 from __future__ import annotations
