@@ -4,15 +4,18 @@ Override syntax is Hydra's (`ppo.lr=1e-5`, `+env.kwargs.size=6`, `evaluation.pas
 by Hydra's own grammar; joining and type checks are OmegaConf's. Hydra's `compose` itself isn't
 used: it keeps its state in a process-wide singleton, and its messages name no nearest key.
 
-Besides settings a YAML file may hold two keys of its own: `defaults` (a profile's model, when none
-is asked for) and `for_model` (settings of this file that hold for one model only, since a learning
-rate that suits a tiny model ruins a pretrained one).
+Besides settings a YAML file may hold three keys of its own: `like` (another file of its group, laid
+under it), `defaults` (a profile's model, when none is asked for) and `for_model` (settings that
+hold for one model and those like it only, since a learning rate that suits a tiny model ruins a
+pretrained one). An environment's `for_model` says how a model plays that one world, so it is laid
+over the model's file.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,8 @@ FREE_SECTIONS = ("env.kwargs.",)
 """Sections whose keys the schema doesn't list; the environment itself refuses wrong ones."""
 CHOSEN_BY_OPTION = ("profile", "experiment", "cluster", "seed", "env.id")
 """Labels of what was composed; an override would change the label and not the settings."""
+NO_SETTINGS = ("like", "defaults", "for_model")
+"""Keys of a YAML file that say how it is joined."""
 _HUB_NAME = re.compile(r"[\w][\w.-]*/[\w.-]+")
 
 
@@ -52,18 +57,20 @@ def compose(
     profile's. Raises `ConfigError` for a name, key, type or value that can't be meant.
     """
     profile = profile or "laptop"
-    profile_file = _read("profile", profile)
-    model = model or str((profile_file.get("defaults") or {}).get("model", "tiny"))
+    profile_files = _files("profile", profile)
+    model = model or _default_model(profile_files)
     model_group, model_values = _model(model)
+    models = _names("model", model_group)
+    env_files = _env_files(env)
+    later_files = (*profile_files, *_files("experiment", experiment), *_files("cluster", cluster))
     merged = OmegaConf.merge(
         OmegaConf.structured(Config),
-        _settings(_load(ROOT / "base.yaml"), model_group),
-        _settings(_env(env), model_group),
-        _settings(_read("model", model_group), model_group),
+        _own(_load(ROOT / "base.yaml")),
+        *(_own(file) for file in env_files),
+        *(_own(_read("model", name)) for name in models),
         model_values,
-        _settings(profile_file, model_group),
-        _settings(_read("experiment", experiment), model_group),
-        _settings(_read("cluster", cluster), model_group),
+        *(_for_model(file, models) for file in env_files),
+        *(part for file in later_files for part in (_own(file), _for_model(file, models))),
         {"profile": profile, "experiment": experiment, "cluster": cluster, "seed": seed},
     )
     assert isinstance(merged, DictConfig)
@@ -105,12 +112,30 @@ def _read(group: str, name: str) -> DictConfig:
     return _load(ROOT / group / f"{name}.yaml")
 
 
-def _env(env: str) -> DictConfig:
+def _names(group: str, name: str) -> list[str]:
+    """A file and those that it is like, the one that lies under all the others first."""
+    names = [name]
+    while base := _read(group, names[0]).get("like"):
+        assert base not in names, f"conf/{group}: {base} is like itself"
+        names.insert(0, base)
+    return names
+
+
+def _files(group: str, name: str) -> list[DictConfig]:
+    return [_read(group, each) for each in _names(group, name)]
+
+
+def _default_model(profile_files: Iterable[DictConfig]) -> str:
+    """The model that a profile takes when none is asked for."""
+    chosen = [file.defaults.model for file in profile_files if "defaults" in file]
+    return str(chosen[-1]) if chosen else "tiny"
+
+
+def _env_files(env: str) -> list[DictConfig]:
     name = env.removeprefix("spa/")
     if name in known("env"):
-        return _read("env", name)
-    values = _load(ROOT / "env" / "default.yaml")
-    return _plus(values, {"env": {"id": env}})
+        return _files("env", name)
+    return [_load(ROOT / "env" / "default.yaml"), OmegaConf.create({"env": {"id": env}})]
 
 
 def _model(model: str) -> tuple[str, dict[str, Any]]:
@@ -131,24 +156,26 @@ def _model(model: str) -> tuple[str, dict[str, Any]]:
     raise unknown("model", model, known("model"), also="a model directory or hub name (owner/name)")
 
 
+@cache
 def _load(path: Path) -> DictConfig:
+    """A file's content, read once a process; merging copies it."""
     loaded = OmegaConf.load(path)
     assert isinstance(loaded, DictConfig), f"{path} holds no mapping"
     return loaded
 
 
-def _plus(first: DictConfig, second: dict[str, Any]) -> DictConfig:
-    merged = OmegaConf.merge(first, second)
+def _own(values: DictConfig) -> dict[str, Any]:
+    """The settings of one file without the keys that aren't settings."""
+    plain = _container(values)
+    return {key: value for key, value in plain.items() if key not in NO_SETTINGS}
+
+
+def _for_model(values: DictConfig, kin: Iterable[str]) -> DictConfig:
+    """What one file says for a model and for the one that it is like."""
+    special = _container(values).get("for_model", {})
+    merged = OmegaConf.merge({}, *(special.get(name, {}) for name in kin))
     assert isinstance(merged, DictConfig)
     return merged
-
-
-def _settings(values: DictConfig, model_group: str) -> DictConfig:
-    """The settings of one file: its own keys taken out, those for this model joined in."""
-    plain = _container(values)
-    plain.pop("defaults", None)
-    special = plain.pop("for_model", {}).get(model_group, {})
-    return _plus(OmegaConf.create(plain), special)
 
 
 def _container(values: DictConfig) -> dict[str, Any]:

@@ -125,6 +125,9 @@ def test_overrides_are_read_in_hydras_syntax(
         ({"overrides": ["evaluation.samples=0"]}, ["give at least 1"]),
         ({"overrides": ["evaluation.pass_k=[1,16]"]}, ["needs more than evaluation.samples=8"]),
         ({"overrides": ["evaluation.pass_k=[]"]}, ["one or more k"]),
+        ({"overrides": ["ppo.probe_pass_k=[1,4]"]}, ["needs more than ppo.probe_samples=1"]),
+        ({"overrides": ["ppo.probe_pass_k=[0]"]}, ["ppo.probe_pass_k", "one or more k"]),
+        ({"overrides": ["prompt.prediction_steps=eahc"]}, ["did you mean 'each'?"]),
         ({"overrides": ["prompt.history=full"]}, ["prompt.style=full"]),
         ({"overrides": ["sampling.max_new_tokens=256"]}, ["no room for a prompt"]),
         ({"overrides": ["sampling.temperature=0"]}, ["PPO", "above 0"]),
@@ -203,3 +206,19 @@ def test_yaml_numbers_name_their_source() -> None:
     root = Path(conf.__file__).parent
     bare = [path for path in root.rglob("*.yaml") if not path.read_text().startswith("#")]
     assert not bare
+
+
+def test_a_file_is_laid_over_the_one_that_it_is_like() -> None:
+    """`spa_masked_states` says one thing; the rest is spa.yaml's, for the tiny model's kin too."""
+    spa = conf.compose(experiment="spa", model="tiny_0_5m")
+    masked = conf.compose(experiment="spa_masked_states", model="tiny_0_5m")
+    assert (spa.sft.state_loss, masked.sft.state_loss) == ("train", "mask")
+    assert masked.ppo.kl_coef == spa.ppo.kl_coef == conf.compose(model="tiny").ppo.kl_coef > 0
+    assert (masked.model.hidden_size, masked.model.num_heads) == (128, 4)
+    assert masked.model.init_std == conf.compose(model="tiny").model.init_std
+
+
+def test_how_a_model_plays_one_world_goes_over_how_it_plays_any() -> None:
+    """A tiny model plays ten turns of one action; a game of one question has one turn."""
+    assert conf.compose(env="frozenlake").env.max_turns == 10
+    assert conf.compose(env="bandit").env.max_turns == 1
