@@ -58,7 +58,7 @@ ui: $(VENV)/.installed ## MLflow on the local store; PORT=5501
 	$(PY) -m mlflow server --host $(HOST) --port $(PORT) --workers 1 \
 	  --backend-store-uri sqlite:///$(MLFLOW_DIR)/mlflow.db --artifacts-destination $(MLFLOW_DIR)/artifacts
 
-bench: $(VENV)/.installed ## Time the environments
+bench: $(VENV)/.installed-dev ## Time the environments; ARGS="--env sokoban"
 	$(PY) -m benchmarks.envs $(ARGS)
 
 clean: ## Remove the virtual environment and caches; runs and metrics stay

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -69,10 +70,9 @@ def list_ids() -> list[str]:
 
 def spec_of(env_id: str) -> dict[str, Any]:
     """The arguments that `make(env_id)` plays with: the class's defaults under the id's own."""
-    parameters = inspect.signature(_creator(env_id)).parameters.values()
     defaults = {
         parameter.name: parameter.default
-        for parameter in parameters
+        for parameter in _parameters(_creator(env_id)).values()
         if parameter.name not in _PIPELINE_ARGUMENTS and parameter.default is not parameter.empty
     }
     return defaults | _spec(env_id).kwargs
@@ -110,10 +110,18 @@ def _spec(env_id: str) -> EnvSpec:
 
 @cache
 def _load_entry_points() -> None:
-    """Register what installed packages publish; a name that is taken stays as it is."""
+    """Register what installed packages publish; a name that is taken stays as it is.
+
+    A name that Gymnasium doesn't take is passed over with a warning: the other games still work.
+    """
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        if NAMESPACE + point.name not in gymnasium.registry:
+        if NAMESPACE + point.name in gymnasium.registry:
+            continue
+        try:
             register(point.name, point.value)
+        except gymnasium.error.Error as error:
+            message = f"the entry point {point.name!r} of {ENTRY_POINT_GROUP} is no id: {error}"
+            warnings.warn(message, stacklevel=2)
 
 
 @cache
@@ -143,8 +151,14 @@ def _not_a_game(env_id: str, found: object) -> EnvironmentIdError:
     )
 
 
+@cache
+def _parameters(creator: Callable[..., TextEnv]) -> Mapping[str, inspect.Parameter]:
+    """Once an id, since the rollout makes an environment for each episode."""
+    return inspect.signature(creator).parameters
+
+
 def _check_arguments(env_id: str, creator: Callable[..., TextEnv], kwargs: dict[str, Any]) -> None:
-    parameters = inspect.signature(creator).parameters
+    parameters = _parameters(creator)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     for name in kwargs:
@@ -156,3 +170,26 @@ def _check_arguments(env_id: str, creator: Callable[..., TextEnv], kwargs: dict[
 register("frozenlake", "envs.frozenlake:FrozenLake")
 register("frozenlake_deterministic", "envs.frozenlake:FrozenLake", intended_prob=1.0)
 register("frozenlake_upstream", "envs.frozenlake:FrozenLake", intended_prob=1 / 3)
+register("frozenlake_6x6", "envs.frozenlake:FrozenLake", size=6)
+register("frozenlake_6x6_upstream", "envs.frozenlake:FrozenLake", size=6, intended_prob=1 / 3)
+register("sokoban", "envs.sokoban:Sokoban")
+register("sokoban_2boxes", "envs.sokoban:Sokoban", num_boxes=2, search_depth=30)
+register("sokoban_larger", "envs.sokoban:Sokoban", size=8, num_boxes=2, search_depth=10)
+register("sokoban_harder", "envs.sokoban:Sokoban", size=10, num_boxes=2)
+register("sokoban_grid_vocab", "envs.sokoban:Sokoban", symbols="W.GCBA@", search_depth=30)
+register(
+    "sokoban_action_vocab",
+    "envs.sokoban:Sokoban",
+    labels=("Left", "Right", "Up", "Down"),
+    search_depth=30,
+)
+register("sokoban_visual", "envs.sokoban:Sokoban", render_mode="rgb_array")
+register("sudoku", "envs.sudoku:Sudoku")
+register("sudoku_medium", "envs.sudoku:Sudoku", clues=9)
+register("sudoku_hard", "envs.sudoku:Sudoku", clues=6)
+register("sudoku_9x9", "envs.sudoku:Sudoku", size=9, clues=36)
+register("countdown", "envs.countdown:Countdown")
+register("metamathqa", "envs.metamathqa:MetaMathQA")
+register("webshop", "envs.webshop:WebShop")
+register("bandit", "envs.bandit:Bandit")
+register("bandit_test", "envs.bandit:Bandit", arms="test")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -54,6 +54,34 @@ class TextSpace(gymnasium.Space[str]):
         return f"TextSpace({len(self.examples)} examples)"
 
 
+class DataSheet(NamedTuple):
+    """What a reader must know of a game before believing a number; docs/environments.md prints it.
+
+    Sentences in plain Markdown. What differs between the ids of one class stands in `variants`.
+    """
+
+    title: str
+    summary: str
+    """The game in one or two sentences."""
+    state: str
+    """How the state is written: symbols, coordinates and where they count from."""
+    actions: str
+    """Which texts are actions, and what any other text does."""
+    reward: str
+    end: str
+    """When an episode ends, and what counts as success."""
+    puzzles: str
+    """How a seed becomes a puzzle, and what makes two puzzles the same."""
+    solver: str
+    """Where floor, ceiling and oracle come from, and whether they are exact."""
+    source: str
+    """Who published the game, and where."""
+    deviations: tuple[str, ...] = ()
+    """Where this one differs from the published game, and why."""
+    variants: dict[str, str] = {}  # noqa: RUF012
+    """Registered id -> what sets it apart."""
+
+
 class TextEnv(gymnasium.Env[str, str], ABC):
     """A game in text.
 
@@ -69,6 +97,11 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     """The rules, for the model's first message."""
     action_names: tuple[str, ...] | None = None
     """Every action, where they are few; None where any text may be one."""
+    sheet: ClassVar[DataSheet | None] = None
+    oracle_is_optimal: bool = True
+    """Whether nobody beats `oracle`; a heuristic says False, and is then no ceiling."""
+    few_puzzles: bool = False
+    """A world of a handful of puzzles: its splits divide seeds instead (see `envs.splits`)."""
 
     @abstractmethod
     def describe(self, state_format: str = GRID_COORDS) -> str:

@@ -16,13 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from envs.base import COORDS, GRID, GRID_COORDS, STATE_FORMATS, TextEnv, TextSpace
+from envs.base import (
+    COORDS,
+    GRID,
+    GRID_COORDS,
+    STATE_FORMATS,
+    DataSheet,
+    TextEnv,
+    TextSpace,
+)
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.solvers import TabularWorld, solve
+
+Pixels = NDArray[np.uint8]
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 """In Gymnasium's order, where the two neighbours of an action are perpendicular to it."""
@@ -33,6 +44,15 @@ PLAYER, ICE, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = "P_OGX√"
 _PLAYER_ON = {ICE: PLAYER, HOLE: PLAYER_IN_HOLE, GOAL: PLAYER_ON_GOAL}
 _REMARK = {ICE: "", HOLE: ", in a hole", GOAL: ", on the goal"}
 _FROM_GYMNASIUM = str.maketrans("SFH", PLAYER + ICE + HOLE)
+
+_TILES = {
+    PLAYER: "player_on_ice",
+    ICE: "ice",
+    HOLE: "hole",
+    GOAL: "goal",
+    PLAYER_IN_HOLE: "player_in_hole",
+    PLAYER_ON_GOAL: "player_on_goal",
+}
 
 _LONG = 128
 """Actions that `oracle` plans for when no number is given; more change nothing on small lakes."""
@@ -59,8 +79,46 @@ class FrozenLake(TextEnv):
     `intended_prob` and to each side with half of the rest; the edge holds the player back.
     Reward: 1 for reaching the goal, else 0. End: on the goal (success) or in a hole.
     Symbols: `P` player, `_` ice, `O` hole, `G` goal, `X` player in a hole, `√` player on the goal.
-    Ids: `frozenlake` (0.8), `frozenlake_deterministic` (1.0), `frozenlake_upstream` (1/3).
     """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+    sheet: ClassVar[DataSheet | None] = DataSheet(
+        title="FrozenLake",
+        summary="Cross a frozen lake from start to goal without falling into a hole. The ice may "
+        "be slippery: then a move sometimes goes to the side.",
+        state="A square of `P` (player), `_` (ice), `O` (hole), `G` (goal), `X` (player in a hole) "
+        "and `√` (player on the goal), one row a line. Coordinates are (row,column), count from 0 "
+        "at the top left, and name the player, the goal and every hole in reading order.",
+        actions="`Left`, `Down`, `Right` and `Up`, in any case. A move goes where it is meant with "
+        "`intended_prob` and to each side with half of the rest; at the edge the player stays. Any "
+        "other text changes nothing and draws nothing.",
+        reward="1 on reaching the goal, else 0.",
+        end="On the goal, which is success, or in a hole, which isn't. There is no step "
+        "limit of its own.",
+        puzzles="Every cell is ice with `frozen_prob`, else a hole; start and goal are two random "
+        "cells; the draw is repeated until a path joins them. A puzzle is its map with the start: "
+        "the slip isn't part of it, so the same map is the same puzzle under every id of its size.",
+        solver="Exact: the lake is a table of cells, the floor its random walk, the ceiling "
+        "backward induction, with several moves an answer played blind. `oracle` is that plan.",
+        source="RAGEN's FrozenLake, which SPA trains on, over the moves of Gymnasium's "
+        "FrozenLake-v1.",
+        deviations=(
+            "Slipping is an argument. As published (1/3 for the intended direction) an optimal "
+            "player wins about half of the 4x4 games within ten actions, so the success that "
+            "papers report can't have been measured there.",
+            "The state can be written with coordinates, which the SPA paper uses and its published "
+            "code leaves out.",
+            "One generator draws map and slips; nothing depends on Python's string hashes.",
+            "A fixed `map` must be square, as the published maps are.",
+        ),
+        variants={
+            "frozenlake": "4x4, intended direction with probability 0.8",
+            "frozenlake_deterministic": "4x4, no slip",
+            "frozenlake_upstream": "4x4, each of the three directions with 1/3, as published",
+            "frozenlake_6x6": "6x6, intended direction with probability 0.8",
+            "frozenlake_6x6_upstream": "6x6, each of the three directions with 1/3",
+        },
+    )
 
     def __init__(
         self,
@@ -70,11 +128,13 @@ class FrozenLake(TextEnv):
         map: Sequence[str] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """`map` holds the rows of a fixed lake, in our symbols or Gymnasium's `SFHG`.
+        """`map` holds the rows of a fixed square lake, in our symbols or Gymnasium's `SFHG`.
 
-        It sets the size, and `size` and `frozen_prob` then mean nothing.
+        It sets the size, and `size` and `frozen_prob` then mean nothing. `render_mode` is None or
+        "ansi" for text and "rgb_array" for pixels.
         """
         _check_numbers(size, frozen_prob, intended_prob)
+        _check_render_mode(render_mode, self.metadata["render_modes"])
         self.size, self.frozen_prob, self.intended_prob = size, frozen_prob, intended_prob
         self.render_mode = render_mode
         self.action_names = ACTIONS
@@ -85,8 +145,9 @@ class FrozenLake(TextEnv):
         chances = ((-1, side_prob), (0, intended_prob), (1, side_prob))
         self._chances = tuple((turn, chance) for turn, chance in chances if chance > 0.0)
         self._fixed = None if map is None else _lake_from_rows(map)
-        height, width = (size, size) if map is None else (len(map), len(map[0]))
-        self.instruction = _instruction(height, width, intended_prob, side_prob)
+        if map is not None:
+            self.size = len(map)
+        self.instruction = _instruction(self.size, intended_prob, side_prob)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -119,9 +180,13 @@ class FrozenLake(TextEnv):
         reward = 1.0 if is_effective and ground == GOAL else 0.0
         return self.describe(), reward, ground != ICE, False, info
 
-    def render(self) -> str:
-        """The grid."""
-        return self.describe(GRID)
+    def render(self) -> str | Pixels:
+        """The grid as text, or as pixels (height, width, 3) where render_mode is "rgb_array"."""
+        if self.render_mode != "rgb_array":
+            return self.describe(GRID)
+        from envs.tiles import picture
+
+        return picture(self.describe(GRID).split("\n"), _TILES)
 
     def describe(self, state_format: str = GRID_COORDS) -> str:
         """See `TextEnv`. Coordinates are (row,column), count from 0, in reading order."""
@@ -269,10 +334,10 @@ def _best_actions(
 
 def _lake_from_rows(rows: Sequence[str]) -> Lake:
     """A fixed lake; refuses rows that make none."""
-    text = "\n".join(map(str, rows)).translate(_FROM_GYMNASIUM)
+    text = "" if isinstance(rows, str) else "\n".join(map(str, rows)).translate(_FROM_GYMNASIUM)
     problem = ""
-    if isinstance(rows, str) or len({len(row) for row in text.split("\n")}) != 1 or not text:
-        problem = "it must be a list of rows of one length"
+    if not text or {len(row) for row in text.split("\n")} != {len(rows)}:
+        problem = "it must be a square: a list of rows as long as the list"
     elif set(text) - set(PLAYER + ICE + HOLE + GOAL + "\n"):
         problem = "it may hold P _ O G only (or Gymnasium's S F H G)"
     elif text.count(PLAYER) != 1 or text.count(GOAL) != 1:
@@ -282,20 +347,26 @@ def _lake_from_rows(rows: Sequence[str]) -> Lake:
         if _has_path(lake):
             return lake
         problem = "no path leads from the player to the goal"
-    raise EnvironmentConfigError(f"frozenlake: map {list(rows)!r} can't be played: {problem}.")
+    raise EnvironmentConfigError(f"frozenlake: map {rows!r} can't be played: {problem}.")
+
+
+def _check_render_mode(render_mode: str | None, known: Sequence[str]) -> None:
+    if render_mode is not None and render_mode not in known:
+        raise EnvironmentConfigError(unknown_name("render mode", str(render_mode), known))
 
 
 def _check_numbers(size: Any, frozen_prob: Any, intended_prob: Any) -> None:
-    if not isinstance(size, int) or size < 2:
+    if type(size) is not int or size < 2:
         message = f"frozenlake: size is {size!r}; it must be a whole number, at least 2."
         raise EnvironmentConfigError(message)
     for name, value in (("frozen_prob", frozen_prob), ("intended_prob", intended_prob)):
-        if not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0.0 <= value <= 1.0:
             message = f"frozenlake: {name} is {value!r}; it must be a number between 0 and 1."
             raise EnvironmentConfigError(message)
 
 
-def _instruction(height: int, width: int, intended_prob: float, side_prob: float) -> str:
+def _instruction(size: int, intended_prob: float, side_prob: float) -> str:
     slip = (
         f"The ice is slippery: a move goes where you want with probability {intended_prob:.3g}, "
         f"and to each of the two sides with probability {side_prob:.3g}."
@@ -304,10 +375,10 @@ def _instruction(height: int, width: int, intended_prob: float, side_prob: float
     )
     return (
         "You stand on a frozen lake and want to reach the goal without falling into a hole.\n"
-        f"The lake is a grid of {height} rows and {width} columns. P is you, _ is ice, O is a hole,"
+        f"The lake is a grid of {size} rows and {size} columns. P is you, _ is ice, O is a hole,"
         " G is the goal, X is you in a hole and √ is you on the goal.\n"
         "Coordinates are written (row,column) and count from 0: (0,0) is the top left cell and "
-        f"({height - 1},{width - 1}) the bottom right one.\n"
+        f"({size - 1},{size - 1}) the bottom right one.\n"
         "A move takes you one cell to the left, down, to the right or up; at the edge of the lake "
         f"you stay where you are. {slip}\n"
         "The game ends when you reach the goal, which is worth 1, or fall into a hole, which is "

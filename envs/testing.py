@@ -1,12 +1,14 @@
 """`check_text_env`: does an environment keep the promises that the pipeline relies on?
 
-Run it in the tests of your own game: `check_text_env("my_package.my_game:MyGame")`. It plays a few
-dozen short episodes and raises an `AssertionError` that names the promise, the seed and what was
-seen. Passing it doesn't prove that the game is right, only that it behaves.
+Run it in the tests of your own game, `check_text_env("my_package.my_game:MyGame")`, or from a
+shell, `python -m envs.testing my_package.my_game:MyGame`. It plays a few dozen short episodes and
+raises an `AssertionError` that names the promise, the seed and what was seen. Passing it doesn't
+prove that the game is right, only that it behaves.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ from gymnasium.utils.env_checker import check_env
 
 import envs
 from envs.base import STATE_FORMATS, TextEnv
+from envs.solvers import Bounds, Budget, HasBounds, oracle_success
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -29,6 +32,8 @@ NONSENSE = (
 
 _MAX_STEPS = 30
 _ORACLE_STEPS = 100
+_BUDGETS = (1, 2, 4, 8)
+"""Actions of the budgets that published bounds are compared under."""
 
 
 def check_text_env(id_or_factory: str | MakeEnv, seeds: Sequence[int] = range(8)) -> None:
@@ -45,8 +50,10 @@ def check_text_env(id_or_factory: str | MakeEnv, seeds: Sequence[int] = range(8)
         _check_descriptions(_game(make()), seed)
         _check_steps(_game(make()), seed)
         _check_nonsense(_game(make()), seed)
+        _check_bounds(_game(make()), seed)
     _check_keys(_game(make()), seeds)
     _check_oracle(_game(make()), seeds)
+    _check_pictures(_game(make()), seeds[0])
 
 
 def _factory(id_or_factory: str | MakeEnv) -> MakeEnv:
@@ -192,6 +199,50 @@ def _check_nonsense(game: TextEnv, seed: int) -> None:
         _require(expected == {before: 1.0}, message, seed=seed)
 
 
+def _check_bounds(game: TextEnv, seed: int) -> None:
+    """Where the game knows its own: rates in order, which more actions never lower, and which an
+    optimal oracle reaches in a world without luck."""
+    if not isinstance(game, HasBounds):
+        return
+    before, _ = game.reset(seed=seed)
+    stream, last = game.np_random.bit_generator.state, Bounds(0.0, 0.0)
+    for num_actions in _BUDGETS:
+        bounds = game.success_bounds(Budget(num_actions))
+        chains = (
+            (0.0, bounds.floor, bounds.ceiling, 1.0),
+            (last.floor, bounds.floor),
+            (last.ceiling, bounds.ceiling),
+        )
+        for chain in chains:
+            rates = [round(rate, 9) for rate in chain if rate is not None]
+            message = f"success_bounds for {num_actions} actions are rates in order: {bounds}"
+            _require(rates == sorted(rates), message, seed=seed)
+        last = bounds
+    _require(game.describe() == before, "success_bounds moves nothing", seed=seed)
+    message = "success_bounds draws nothing from np_random"
+    _require(game.np_random.bit_generator.state == stream, message, seed=seed)
+    for num_actions in _BUDGETS:
+        game.reset(seed=seed)
+        ceiling = game.success_bounds(Budget(num_actions)).ceiling
+        played = oracle_success(game, seed, num_actions)
+        message = f"the oracle reaches the ceiling {ceiling} of {num_actions} actions, not {played}"
+        _require(None in (ceiling, played) or ceiling == played, message, seed=seed)
+
+
+def _check_pictures(game: TextEnv, seed: int) -> None:
+    """Each render mode of the metadata gives what Gymnasium says it is."""
+    game.reset(seed=seed)
+    for mode in game.metadata.get("render_modes", ()):
+        game.render_mode = mode
+        frame: Any = game.render()
+        if mode == "ansi":
+            _require(isinstance(frame, str) and bool(frame), f"ansi is a text, not {frame!r}")
+        if mode == "rgb_array":
+            is_frame = isinstance(frame, np.ndarray) and frame.dtype == np.uint8
+            is_frame = is_frame and frame.ndim == 3 and frame.shape[2] == 3
+            _require(is_frame, "rgb_array is an array of uint8, (height, width, 3)")
+
+
 def _check_keys(game: TextEnv, seeds: Sequence[int]) -> None:
     """Two resets look alike exactly where their keys are equal."""
     key_of: dict[str, str] = {}
@@ -229,3 +280,23 @@ def _oracle_episode(game: TextEnv, seed: int) -> tuple[bool, bool]:
         if terminated or truncated:
             return info["success"], is_certain
     return False, is_certain
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Check environments by their ids: a registered one, or module:Class."""
+    parser = argparse.ArgumentParser(prog="python -m envs.testing", description=main.__doc__)
+    parser.add_argument("env_id", nargs="+", help="a registered id or module:Class")
+    parser.add_argument("--seeds", type=int, default=8, help="number of seeds (default 8)")
+    options = parser.parse_args(arguments)
+    for env_id in options.env_id:
+        try:
+            check_text_env(env_id, range(options.seeds))
+        except (envs.EnvironmentIdError, envs.EnvironmentConfigError) as error:
+            parser.exit(2, f"{error}\n")
+        except AssertionError as error:
+            parser.exit(1, f"{env_id} breaks a promise: {error}\n")
+        print(f"{env_id} keeps every promise")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

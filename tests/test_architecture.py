@@ -82,8 +82,16 @@ OURS: dict[str, tuple[str, ...]] = {
         "steps.workers",
     ),
     "steps.report": ("envs", "steps.agent.records", "steps.errors", "steps.storage"),
+    **{
+        f"steps.report.{name}": (*BASICS, "envs", "steps.orchestration.export", "steps.report")
+        for name in ("exports", "differences", "paper_table")
+    },
     "steps.orchestration": (*BASICS, "steps.storage"),
     **dict.fromkeys(STAGES, STAGE),
+    "steps.evaluate": (*STAGE, "steps.evaluate_cli"),
+    "steps.evaluate_cli": (*STAGE, "steps.evaluate"),
+    "steps.selfplay_generate": (*STAGE, "steps.selfplay_cli"),
+    "steps.selfplay_cli": (*STAGE, "steps.selfplay_generate"),
     "flows": (
         *BASICS,
         *STAGES,
@@ -111,13 +119,24 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "omegaconf": ("conf",),
     "metaflow": ("flows", "steps.orchestration"),
     "mlflow": ("steps.tracking",),
-    "pyarrow": ("steps.storage",),
+    "pyarrow": ("steps.storage", "envs.math_data"),
+    "huggingface_hub": ("envs.math_data",),
+    "math_verify": ("envs.math_answers",),
+    "sympy": ("envs.math_answers",),
+    "bm25s": ("envs.webshop.search",),
     "matplotlib": ("steps.report.figures",),
     "rich": ("flows", "steps.orchestration", "steps.report"),
-    "torch": ("steps.training", "steps.policies.hf", "steps.workers"),
-    "transformers": ("steps.training", "steps.policies.hf"),
+    "torch": (
+        "steps.training",
+        "steps.policies.constrained",
+        "steps.policies.graph_decode",
+        "steps.policies.hf",
+        "steps.workers",
+    ),
+    "transformers": ("steps.training", "steps.policies.graph_decode", "steps.policies.hf"),
     "tokenizers": ("steps.training", "steps.policies.hf"),
     "safetensors": ("steps.training", "steps.policies.hf"),
+    "xgrammar": ("steps.policies.constrained",),
 }
 
 HEAVY = ("torch", "transformers", "metaflow", "mlflow", "matplotlib", "pandas", "ray", "vllm")
@@ -194,6 +213,8 @@ def test_imports_follow_the_table(module: str) -> None:
         ("steps.policies.random_policy", "import torch", True),
         ("steps.evaluate", "import metaflow", True),
         ("steps.report.blocks", "from steps.training import tiny_model", True),
+        ("steps.report.blocks", "from steps.orchestration.export import export_run", True),
+        ("steps.report.exports", "from steps.orchestration.export import export_run", False),
         ("steps.storage", "import requests", True),
         ("conf.compose", "from envs import list_ids", True),
         ("flows.spa_flow", "from steps.training import losses", True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,29 +12,55 @@ import numpy as np
 import pytest
 
 import envs
+from envs import testing
 from envs.base import GRID_COORDS, TextSpace
 from envs.frozenlake import FrozenLake
+from envs.solvers import Bounds, Budget, best_success, random_success
 from envs.testing import check_text_env
 
+LAKES = [env_id for env_id in envs.list_ids() if env_id.startswith("frozenlake")]
 
-@pytest.mark.parametrize(
-    "env_id", ["frozenlake", "frozenlake_deterministic", "frozenlake_upstream"]
-)
-def test_every_registered_environment_passes(env_id: str) -> None:
+
+@pytest.mark.parametrize("env_id", LAKES)
+def test_every_lake_passes(env_id: str) -> None:
+    """The other games' tests call the checker themselves."""
     check_text_env(env_id)
 
 
-def test_list_above_is_complete() -> None:
-    assert set(envs.list_ids()) >= {
-        "frozenlake",
-        "frozenlake_deterministic",
-        "frozenlake_upstream",
-    }
+def test_a_game_that_publishes_its_bounds_passes() -> None:
+    check_text_env(lambda: Bounded(intended_prob=1.0), seeds=range(3))
+    check_text_env(Bounded, seeds=range(3))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["frozenlake", "--seeds", "1"], None, "frozenlake keeps every promise"),
+        (["frozenlak"], 2, "did you mean 'frozenlake'"),
+        (["broken_game:AlwaysEffective"], 1, "breaks a promise: action_is_effective says"),
+    ],
+)
+def test_command_line(
+    words: list[str],
+    code: int | None,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "broken_game", sys.modules[__name__])
+    if code is None:
+        testing.main(words)
+    else:
+        with pytest.raises(SystemExit) as error:
+            testing.main(words)
+        assert error.value.code == code
+    shown = capsys.readouterr()
+    assert said in shown.out + shown.err
 
 
 def test_factories_wrapped_or_bare_pass() -> None:
     check_text_env(lambda: envs.make("frozenlake", size=6), seeds=range(3))
-    check_text_env(lambda: FrozenLake(map=["P_O", "__G"]), seeds=range(3))
+    check_text_env(lambda: FrozenLake(map=["P_O", "__G", "O__"]), seeds=range(3))
 
 
 class ForgetsSeed(FrozenLake):
@@ -113,6 +140,47 @@ class WalksIntoTheWall(FrozenLake):
         return "Up"
 
 
+class Bounded(FrozenLake):
+    """Publishes its tables' bounds, changed by the classes below."""
+
+    def success_bounds(self, budget: Budget) -> Bounds:
+        world, num_actions = self.tabular_world(), budget.playable
+        return Bounds(random_success(world, num_actions), best_success(world, num_actions))
+
+
+class FloorAboveCeiling(Bounded):
+    def success_bounds(self, budget: Budget) -> Bounds:
+        floor, ceiling = super().success_bounds(budget)
+        return Bounds(ceiling, floor)
+
+
+class TiresWithActions(Bounded):
+    def success_bounds(self, budget: Budget) -> Bounds:
+        return Bounds(None, 1.0 / budget.playable)
+
+
+class CeilingTooLow(Bounded):
+    def success_bounds(self, budget: Budget) -> Bounds:
+        return Bounds(0.0, 0.0)
+
+
+class BoundsMove(Bounded):
+    def success_bounds(self, budget: Budget) -> Bounds:
+        self.step("Down")
+        return super().success_bounds(budget)
+
+
+class PaintsInGrey(FrozenLake):
+    def render(self) -> Any:
+        frame = super().render()
+        return frame if isinstance(frame, str) else frame.mean(axis=2)
+
+
+class RendersNothing(FrozenLake):
+    def render(self) -> Any:
+        return None
+
+
 class NarrowSpace(FrozenLake):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -144,6 +212,12 @@ BROKEN = [
     (AlwaysEffective, {}, "action_is_effective says whether"),
     (WalksIntoTheWall, {"intended_prob": 1.0}, "the oracle loses a game without luck"),
     (WalksIntoTheWall, {"map": ["P_", "_G"], "intended_prob": 0.99}, "the oracle never wins"),
+    (FloorAboveCeiling, {}, "success_bounds for 1 actions are rates in order"),
+    (TiresWithActions, {}, "success_bounds for 2 actions are rates in order"),
+    (CeilingTooLow, {"size": 2, "intended_prob": 1.0}, "the oracle reaches the ceiling 0.0 of"),
+    (BoundsMove, {"intended_prob": 1.0}, "success_bounds moves nothing|rates in order"),
+    (PaintsInGrey, {}, "rgb_array is an array of uint8"),
+    (RendersNothing, {}, "ansi is a text, not None"),
     (NarrowSpace, {}, "use envs.base.TextSpace"),
     (NoRules, {}, "instruction holds the rules"),
     (NoTextEnv, {}, "NoTextEnv is not a TextEnv"),

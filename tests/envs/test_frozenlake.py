@@ -9,16 +9,19 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import envs
 from envs.base import STATE_FORMATS
 from envs.frozenlake import ACTIONS, FrozenLake
+from envs.tiles import picture
 
 STEPS = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
 SIDES = {
@@ -94,14 +97,16 @@ def test_one_hole_is_singular_and_none_is_not_mentioned() -> None:
 
 
 def test_player_in_a_hole_is_drawn_and_said() -> None:
-    assert played(["P_G", "O__"], "Down") == (
-        "__G\nX__\nPlayer (X) is at (1,0), in a hole; goal (G) is at (0,2); hole (O) is at (1,0)."
+    assert played(["P_G", "O__", "___"], "Down") == (
+        "__G\nX__\n___\n"
+        "Player (X) is at (1,0), in a hole; goal (G) is at (0,2); hole (O) is at (1,0)."
     )
 
 
 def test_player_on_the_goal_is_drawn_and_said() -> None:
-    assert played(["P_G", "O__"], "Right", "Right") == (
-        "__√\nO__\nPlayer (√) is at (0,2), on the goal; goal (G) is at (0,2); hole (O) is at (1,0)."
+    assert played(["P_G", "O__", "___"], "Right", "Right") == (
+        "__√\nO__\n___\n"
+        "Player (√) is at (0,2), on the goal; goal (G) is at (0,2); hole (O) is at (1,0)."
     )
 
 
@@ -155,9 +160,7 @@ def test_other_texts_change_nothing_and_draw_nothing(text: str) -> None:
     game = FrozenLake()
     before, _ = game.reset(seed=5)
     stream = game.np_random.bit_generator.state
-    started = time.perf_counter()
     after, reward, terminated, truncated, info = game.step(text)
-    assert time.perf_counter() - started < 0.1
     assert (after, reward, terminated, truncated) == (before, 0.0, False, False)
     assert info == {"success": False, "action_is_valid": False, "action_is_effective": False}
     assert game.possible_next([text]) == {before: 1.0}
@@ -173,6 +176,21 @@ def as_gymnasium(game: FrozenLake) -> FrozenLakeEnv:
     other.reset()
     other.np_random = copy.deepcopy(game.np_random)
     return other
+
+
+IDS = {
+    "frozenlake": (4, 0.8),
+    "frozenlake_deterministic": (4, 1.0),
+    "frozenlake_upstream": (4, 1 / 3),
+    "frozenlake_6x6": (6, 0.8),
+    "frozenlake_6x6_upstream": (6, 1 / 3),
+}
+
+
+def test_ids_differ_in_size_and_slip() -> None:
+    made = {env_id: envs.make(env_id).unwrapped for env_id in envs.list_ids() if "lake" in env_id}
+    assert {env_id: (game.size, game.intended_prob) for env_id, game in made.items()} == IDS
+    assert FrozenLake.sheet is not None and set(FrozenLake.sheet.variants) == set(IDS)
 
 
 @pytest.mark.parametrize(
@@ -376,11 +394,107 @@ def test_the_puzzle_is_the_map_not_the_walk_nor_the_slip() -> None:
     assert re.fullmatch(r"frozenlake\n([PGO_]{4}\n){3}[PGO_]{4}", key)
 
 
-def test_map_takes_gymnasiums_symbols_and_any_shape() -> None:
-    game = game_on(["SFFF", "FHFG"])
-    assert game.describe("grid") == "P___\n_O_G"
-    assert "grid of 2 rows and 4 columns" in game.instruction
-    assert "(1,3) the bottom right" in game.instruction
+def test_map_takes_gymnasiums_symbols_and_sets_the_size() -> None:
+    game = game_on(["SFF", "FHF", "FFG"])
+    assert game.describe("grid") == "P__\n_O_\n__G" and game.size == 3
+    assert "grid of 3 rows and 3 columns" in game.instruction
+    assert "(2,2) the bottom right" in game.instruction
+
+
+def test_pixels_show_the_grid_cell_by_cell() -> None:
+    game = FrozenLake(map=["P_", "OG"], intended_prob=1.0, render_mode="rgb_array")
+    shown = {
+        (): ("player_on_ice", "ice", "hole", "goal"),
+        ("Down",): ("ice", "ice", "player_in_hole", "goal"),
+        ("Right", "Down"): ("ice", "ice", "hole", "player_on_goal"),
+    }
+    for actions, tiles in shown.items():
+        game.reset(seed=0)
+        for action in actions:
+            game.step(action)
+        frame = game.render()
+        assert isinstance(frame, np.ndarray) and frame.shape == (64, 64, 3)
+        parts = [
+            frame[row : row + 32, column : column + 32] for row in (0, 32) for column in (0, 32)
+        ]
+        for part, tile in zip(parts, tiles, strict=True):
+            assert np.array_equal(part, picture(["x"], {"x": tile}))
+
+
+@pytest.mark.parametrize("render_mode", [None, "ansi"])
+def test_text_is_rendered_as_the_grid(render_mode: str | None) -> None:
+    game = FrozenLake(map=["P_", "OG"], render_mode=render_mode)
+    game.reset(seed=0)
+    assert game.render() == "P_\nOG"
+
+
+def test_pixels_come_through_gymnasiums_own_wrappers() -> None:
+    env = gymnasium.make("spa/frozenlake_6x6", render_mode="rgb_array")
+    env.reset(seed=0)
+    frame = env.render()
+    assert isinstance(frame, np.ndarray) and frame.shape == (192, 192, 3)
+    assert env.metadata["render_fps"] == 4
+
+
+def naive_step(
+    ground: list[list[str]], cell: tuple[int, int], text: str, luck: float, prob: float
+) -> tuple[tuple[int, int], bool]:
+    """Cell after a text, and whether it was an action. The sides of a move, in the order in which
+    Gymnasium counts them: one action number less, then one more."""
+    numbers = {"left": 0, "down": 1, "right": 2, "up": 3}
+    number = numbers.get(text.strip().lower())
+    if number is None:
+        return cell, False
+    side = (1 - prob) / 2
+    turn = -1 if luck < side else 0 if luck < side + prob else 1
+    return moved(ground, cell, ("Left", "Down", "Right", "Up")[(number + turn) % 4]), True
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.integers(2, 7),
+    frozen_prob=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
+    prob=st.sampled_from([1 / 3, 0.8, 0.95, 1.0, 0.0]),
+    texts=st.lists(
+        st.one_of(st.sampled_from([*ACTIONS, "UP", " left\n"]), st.text(max_size=8)),
+        min_size=100,
+        max_size=100,
+    ),
+)
+@settings(max_examples=100)
+def test_10_000_moves_are_those_of_a_naive_step(
+    seed: int, size: int, frozen_prob: float, prob: float, texts: list[str]
+) -> None:
+    game = FrozenLake(size=size, frozen_prob=frozen_prob, intended_prob=prob)
+    game.reset(seed=seed)
+    ground, cell = split_grid(game)
+    lucks = copy.deepcopy(game.np_random)
+    for text in texts:
+        before, is_over = cell, ground[cell[0]][cell[1]] != "_"
+        is_action = text.strip().lower() in ("left", "down", "right", "up")
+        luck = lucks.random() if is_action and not is_over else 0.0
+        cell, is_action = naive_step(ground, cell, text, luck, prob)
+        here = ground[cell[0]][cell[1]]
+        after, reward, terminated, truncated, info = game.step(text)
+        assert after == written(ground, cell)
+        assert reward == float(here == "G" and cell != before)
+        assert (terminated, truncated) == (here in "GO", False)
+        assert info == {
+            "success": here == "G",
+            "action_is_valid": is_action,
+            "action_is_effective": cell != before,
+        }
+
+
+@given(text=st.text(max_size=10**5))
+@settings(max_examples=50)
+def test_any_text_is_survived_and_changes_nothing_unless_it_is_an_action(text: str) -> None:
+    game = FrozenLake()
+    before, _ = game.reset(seed=1)
+    after, _, _, _, info = game.step(text)
+    is_action = text.strip().lower() in ("left", "down", "right", "up")
+    assert info["action_is_valid"] == is_action
+    assert is_action or after == before
 
 
 @pytest.mark.parametrize(
@@ -391,8 +505,16 @@ def test_map_takes_gymnasiums_symbols_and_any_shape() -> None:
         ({"frozen_prob": 1.5}, "frozen_prob is 1.5"),
         ({"intended_prob": -0.1}, "intended_prob is -0.1"),
         ({"intended_prob": "high"}, "intended_prob is 'high'"),
-        ({"map": []}, "rows of one length"),
-        ({"map": ["P_", "G"]}, "rows of one length"),
+        ({"size": True}, "size is True"),
+        ({"intended_prob": True}, "intended_prob is True"),
+        ({"intended_prob": float("nan")}, "intended_prob is nan"),
+        ({"render_mode": "human"}, "unknown render mode 'human'"),
+        ({"map": []}, "it must be a square"),
+        ({"map": ["P_", "G"]}, "it must be a square"),
+        ({"map": ["P_G", "___"]}, "it must be a square"),
+        ({"map": ["PG"]}, "it must be a square"),
+        ({"map": ["PG", "__", "__"]}, "it must be a square"),
+        ({"map": ["PG", "_\n"]}, "it must be a square"),
         ({"map": "PG"}, "list of rows"),
         ({"map": ["PX", "_G"]}, "P _ O G only"),
         ({"map": ["PG", "G_"]}, "one goal"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter, defaultdict
+from typing import Any
 
 import gymnasium
 import pytest
 
 import envs
-from envs.splits import SHARES, SPLITS, draw_seeds, fraction, split_of
+from envs.frozenlake import FrozenLake, _lake_from_rows
+from envs.splits import SHARES, SPLITS, draw_seeds, fraction, split_of, split_of_seed
 
 
 def make_lake() -> gymnasium.Env[str, str]:
@@ -40,6 +45,94 @@ def test_splits_of_40000_seeds_share_no_puzzle_and_have_their_shares() -> None:
     assert shares == pytest.approx(
         {"sft": 0.25, "train": 0.55, "validation": 0.1, "test": 0.1}, abs=0.01
     )
+
+
+TRAINING_SEEDS = {"frozenlake": 40_000, "frozenlake_6x6": 8_000, "sokoban": 10_000}
+"""Fewer where a puzzle takes long to make; 40,000 are 1,250 PPO steps of 32 puzzles."""
+
+
+@pytest.mark.parametrize("env_id", TRAINING_SEEDS)
+def test_training_meets_no_puzzle_of_validation_or_test(env_id: str) -> None:
+    """Of its own seeds, that is: most 4x4 lakes and small rooms are drawn again and again, and a
+    trainer that took seeds as they come would meet the very same puzzles."""
+    env = envs.make(env_id)
+    seen: dict[str, set[str]] = defaultdict(set)
+    for seed in range(1_000_000, 1_000_000 + TRAINING_SEEDS[env_id]):
+        env.reset(seed=seed)
+        seen[split_of(env.unwrapped.puzzle_hash())].add(env.unwrapped.state_key())
+    trained = seen["train"] | seen["sft"]
+    for split in ("validation", "test"):
+        held_out = draw_seeds(lambda: envs.make(env_id), split, 128, 2_000_000, distinct=True)
+        keys = set()
+        for seed in held_out:
+            env.reset(seed=seed)
+            keys.add(env.unwrapped.state_key())
+        assert len(keys) == 128
+        assert not keys & trained
+        assert keys & seen[split] or env_id == "frozenlake_6x6", "no puzzle comes twice"
+
+
+def test_splits_are_the_same_in_every_process() -> None:
+    code = (
+        "import envs; from envs.splits import SPLITS, draw_seeds, split_of_seed\n"
+        "print([draw_seeds(lambda: envs.make('frozenlake'), split, 20, 7) for split in SPLITS],"
+        " [split_of_seed(seed) for seed in range(50)])"
+    )
+    said = set()
+    for hash_seed in ("0", "1", "31337"):
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": hash_seed,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            },
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        said.add(result.stdout)
+    (output,) = said
+    expected = [draw_seeds(make_lake, split, 20, 7) for split in SPLITS]
+    assert output == f"{expected} {[split_of_seed(seed) for seed in range(50)]}\n"
+
+
+class TwoMaps(FrozenLake):
+    """Two puzzles; the slips are new with each seed."""
+
+    few_puzzles = True
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._fixed = _lake_from_rows(["P_", "OG"] if (seed or 0) % 2 else ["PO", "_G"])
+        return super().reset(seed=seed)
+
+
+def make_two() -> gymnasium.Env[str, str]:
+    return TwoMaps()
+
+
+def test_few_puzzles_are_shared_and_their_seeds_divided() -> None:
+    drawn = {split: draw_seeds(make_two, split, 200, 0, distinct=True) for split in SPLITS}
+    assert sum(map(len, drawn.values())) == len(set().union(*drawn.values())) == 800
+    for split, seeds in drawn.items():
+        assert {split_of_seed(seed) for seed in seeds} == {split}
+        assert seeds == draw_seeds(make_two, split, 200, 0)
+        keys = set()
+        env = make_two()
+        for seed in seeds:
+            env.reset(seed=seed)
+            keys.add(env.unwrapped.state_key())
+        assert len(keys) == 2
+    counts = Counter(split_of_seed(seed) for seed in range(40_000))
+    shares = {split: counts[split] / 40_000 for split in SPLITS}
+    assert shares == pytest.approx(SHARES, abs=0.01)
+
+
+def test_the_split_of_a_seed_is_written_down() -> None:
+    """By `printf 'split:seed 0' | sha256sum`: the digests begin with 91f, 394, 3d3, c98, 142 and
+    b6d, which are 0.570, 0.224, 0.239, 0.787, 0.079 and 0.714; the shares end at 0.25 and 0.8."""
+    splits = ["train", "sft", "sft", "train", "sft", "train"]
+    assert [split_of_seed(seed) for seed in range(6)] == splits
 
 
 def test_drawn_seeds_are_of_their_split_from_any_base_seed() -> None:
