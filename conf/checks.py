@@ -22,6 +22,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prompt.state_shown": STATE_FORMATS,
     "prompt.observation": STATE_FORMATS,
     "prompt.prediction": STATE_FORMATS,
+    "prompt.prediction_steps": ("last", "each"),
     "selfplay.policy": ("auto", "model", "random", "oracle"),
     "selfplay.states": ("truth", "self_belief"),
     "sft.target": ("states", "format"),
@@ -32,7 +33,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "ppo.optimizer": OPTIMIZERS,
     "selfplay.prediction": ("sampled", "likeliest"),
     "ppo.backend": BACKENDS,
-    "ppo.advantage": ("turn", "token"),
+    "ppo.advantage": ("turn", "token", "bi_level", "grpo"),
+    "ppo.reward_at": ("turn", "episode"),
+    "ppo.reward_norm": ("none", "mean", "mean_std", "asym_clip"),
+    "ppo.reward_norm_group": ("state", "batch"),
+    "ppo.filter_by": ("std", "std_rev"),
+    "ppo.loss_on": ("sampled", "all"),
     "ppo.lr_schedule": ("constant", "linear", "cosine"),
     "evaluation.split": ("validation", "test"),
 }
@@ -41,6 +47,7 @@ AT_LEAST_ONE = {
     "model": "hidden_size num_layers num_heads ffn_size max_positions",
     "prompt": "last_k",
     "sampling": "max_new_tokens max_model_len",
+    "generation": "max_batch",
     "selfplay": "rounds env_groups group_size batches",
     "sft": "batch_size max_length",
     "ppo": "env_groups group_size ppo_epochs minibatch_size probe_samples",
@@ -50,7 +57,7 @@ FRACTIONS = {
     "sampling": "top_p",
     "filter": "min_yield validation_share",
     "sft": "min_format_rate min_lr_ratio",
-    "ppo": "gamma lam filter_ratio min_lr_ratio",
+    "ppo": "gamma lam gamma_turn lam_turn filter_ratio min_lr_ratio",
     "evaluation": "confidence",
 }
 MAY_BE_NEGATIVE = {"ppo.format_penalty", "ppo.ineffective_penalty"}
@@ -109,7 +116,11 @@ def _check_agreement(config: Config) -> None:
     _check_scratch(config)
     _check_prompt(config)
     _check_pass_k(config)
+    _check_sft(config)
     _check_ppo(config)
+    _check_rewards(config)
+    _check_grpo(config)
+    _check_loss_on(config)
 
 
 def _check_prompt(config: Config) -> None:
@@ -152,6 +163,41 @@ def _check_pass_k(config: Config) -> None:
             f"evaluation.pass_k={evaluation.pass_k} needs more than evaluation.samples="
             f"{evaluation.samples} episodes a puzzle; raise samples or lower k."
         )
+    _check_probe_pass_k(config)
+
+
+def _check_probe_pass_k(config: Config) -> None:
+    section = config.ppo
+    if not section.probe_pass_k or min(section.probe_pass_k) < 1:
+        raise ConfigError(f"ppo.probe_pass_k={section.probe_pass_k}; give one or more k >= 1.")
+    if max(section.probe_pass_k) > section.probe_samples:
+        raise ConfigError(
+            f"ppo.probe_pass_k={section.probe_pass_k} needs more than ppo.probe_samples="
+            f"{section.probe_samples} episodes a puzzle; raise probe_samples or lower k."
+        )
+
+
+def _check_sft(config: Config) -> None:
+    sft = config.sft
+    kinds = ("observation", "prediction", "thought", "answer", "tag")
+    if not any(getattr(sft, f"{kind}_weight") for kind in kinds):
+        raise ConfigError(
+            "sft.observation_weight and its four fellows are all 0, which teaches nothing but to "
+            "end a turn; raise one."
+        )
+    if sft.state_loss != "strip" or config.prompt.response_format != "world_model":
+        return
+    if config.prompt.style != "state_only":
+        raise ConfigError(
+            f"sft.state_loss=strip takes the states out of the answers, but prompt.style="
+            f"{config.prompt.style} asks for them in every prompt; set prompt.style=state_only, or "
+            "prompt.response_format=plain (self-play then writes none either)."
+        )
+    if config.selfplay.rounds > 1:
+        raise ConfigError(
+            f"after sft.state_loss=strip the model writes no states, so it can't play round 2 of "
+            f"selfplay.rounds={config.selfplay.rounds}; set selfplay.rounds=1."
+        )
 
 
 def _check_ppo(config: Config) -> None:
@@ -169,5 +215,62 @@ def _check_ppo(config: Config) -> None:
             "rewards, and a group of one has none; set ppo.filter_ratio=1 or a larger "
             "ppo.group_size."
         )
+    if config.ppo.group_size == 1 and config.ppo.exclude_zero_variance:
+        raise ConfigError(
+            "ppo.exclude_zero_variance leaves no group of one; set it to false or raise "
+            "ppo.group_size."
+        )
     if config.ppo.filter_ratio == 0:
         raise ConfigError("ppo.filter_ratio=0 leaves no group to train on; give 1 for all groups.")
+
+
+def _check_rewards(config: Config) -> None:
+    ppo, response_format = config.ppo, config.prompt.response_format
+    if config.sft.state_loss == "strip":
+        response_format = "plain"
+    for name in ("observation_reward", "prediction_reward"):
+        if getattr(ppo, name) > 0 and response_format != "world_model":
+            raise ConfigError(
+                f"ppo.{name}={getattr(ppo, name)} rewards states, and {response_format} answers "
+                f"hold none; set prompt.response_format=world_model or ppo.{name}=0."
+            )
+    if ppo.reward_norm == "none":
+        return
+    if ppo.reward_at != "episode":
+        raise ConfigError(
+            f"ppo.reward_norm={ppo.reward_norm} is of episodes' returns, and ppo.reward_at="
+            f"{ppo.reward_at} keeps each turn's own reward; set ppo.reward_at=episode."
+        )
+    if ppo.group_size == 1 and ppo.reward_norm_group == "state":
+        raise ConfigError(
+            f"ppo.reward_norm={ppo.reward_norm} makes every return of a group of one zero; set "
+            "ppo.reward_norm_group=batch or raise ppo.group_size."
+        )
+
+
+def _check_grpo(config: Config) -> None:
+    ppo = config.ppo
+    if ppo.advantage != "grpo":
+        return
+    if ppo.use_critic or ppo.normalize_advantages or ppo.reward_norm != "none":
+        raise ConfigError(
+            "ppo.advantage=grpo has no critic and normalises returns itself; set "
+            "ppo.use_critic=false ppo.normalize_advantages=false ppo.reward_norm=none."
+        )
+    if ppo.group_size == 1:
+        raise ConfigError(
+            "ppo.advantage=grpo compares the episodes of a group, and a group of one has nothing "
+            "to compare with; raise ppo.group_size."
+        )
+
+
+def _check_loss_on(config: Config) -> None:
+    ppo, history = config.ppo, config.prompt.history
+    if ppo.loss_on == "sampled":
+        return
+    if history != "full" or ppo.advantage != "token" or ppo.backend == "verl":
+        raise ConfigError(
+            f"ppo.loss_on=all is for whole episodes, token by token, in the local backend, not for "
+            f"prompt.history={history}, ppo.advantage={ppo.advantage}, ppo.backend={ppo.backend}; "
+            "set prompt.history=full ppo.advantage=token ppo.backend=local, or ppo.loss_on=sampled."
+        )

@@ -43,6 +43,10 @@ class PromptSection:
     """State format that `<observation>` must hold."""
     prediction: str = "grid_coords"
     """State format that `<prediction>` must hold."""
+    prediction_steps: str = "last"
+    """last (the state after all actions of an answer) | each (one state after each action)"""
+    random_coords: bool = False
+    """Draw the coordinates in every shown, observed and predicted state at random at each step."""
     lenient: bool = True
     """Play the readable actions of a malformed answer (it is counted malformed all the same)."""
 
@@ -56,6 +60,19 @@ class SamplingSection:
     max_new_tokens: int = 400
     max_model_len: int = 3600
     """Prompt and answer together; a prompt that leaves no room ends the episode (CONTEXT_FULL)."""
+
+
+@dataclass
+class GenerationSection:
+    """How the local backend writes answers. vLLM has batches of its own."""
+
+    constrained: bool = False
+    """Force well-formed answers in self-play: tags in order, legal actions, free text between.
+    PPO and evaluation measure what the model does by itself and never force it."""
+    max_span_chars: int = 0
+    """Most characters of each free span of a forced answer; 0 leaves it to `max_new_tokens`."""
+    max_batch: int = 1024
+    """Most answers that are written at once; lower it where the KV cache doesn't fit."""
 
 
 @dataclass
@@ -128,7 +145,15 @@ class SFTSection:
     """states (true states are taught) | format (well-formed play; what is in it decides
     `prompt.response_format`). A pretrained model is finetuned for `states` only."""
     state_loss: str = "train"
-    """train | mask | strip"""
+    """train | mask (states out of the loss) | strip (states out of the data: self-play writes them,
+    and every later stage plays `prompt.response_format: plain`)"""
+    observation_weight: float = 1.0
+    """Loss weight of the tokens inside `<observation>`; the four below likewise."""
+    prediction_weight: float = 1.0
+    thought_weight: float = 1.0
+    answer_weight: float = 1.0
+    """Inside `<answer>`. The end of the turn always weighs 1."""
+    tag_weight: float = 1.0
     backend: str = "auto"
     """auto | local | verl"""
     max_steps: int = 0
@@ -148,8 +173,10 @@ class SFTSection:
     beta2: float = 0.95
     max_grad_norm: float = 1.0
     max_length: int = 2048
+    """Tokens of a row; longer ones (also than the model's context) are dropped and counted."""
     eval_every: int = 0
-    """Steps between validation losses; 0 evaluates at the end only."""
+    """Steps between validation losses. They are taken at the end, too, and after each epoch where
+    `epochs` says how long the training is."""
     save_every: int = 0
     """Steps between checkpoints; 0 is never (the finished model is kept in any case)."""
     probe_puzzles: int = 32
@@ -170,12 +197,18 @@ class PPOSection:
     env_groups: int = 32
     group_size: int = 8
     advantage: str = "turn"
-    """turn (GAE over turns) | token (GAE over tokens)"""
+    """turn (GAE over turns) | token (GAE over tokens) | bi_level (over turns, then over the tokens
+    inside each) | grpo (returns normalised within each group; no critic)"""
     gamma: float = 1.0
     lam: float = 1.0
+    gamma_turn: float = 1.0
+    """Discount from turn to turn, of `bi_level`; its `gamma` and `lam` hold inside a turn."""
+    lam_turn: float = 1.0
     normalize_advantages: bool = True
+    """Zero mean and unit deviation over all decisions of the batch."""
     use_critic: bool = True
     critic_warmup: int = 0
+    """First steps, in which only the critic learns."""
     ppo_epochs: int = 1
     minibatch_size: int = 64
     """Samples (turns in single_turn and last_k history, episodes in full history) an update."""
@@ -205,13 +238,31 @@ class PPOSection:
     """Added to a turn whose answer is malformed."""
     ineffective_penalty: float = 0.0
     """Added to a turn whose actions changed nothing."""
+    observation_reward: float = 0.0
+    """Added to a turn whose `<observation>` is right, for PPO's eyes only."""
+    prediction_reward: float = 0.0
+    """Added to a turn whose `<prediction>` names a state that could have come."""
+    reward_at: str = "turn"
+    """turn (each turn has its own reward) | episode (their sum follows the last one)"""
+    reward_norm: str = "none"
+    """none | mean | mean_std | asym_clip (mean_std, cut to -1..3): of the episodes' returns"""
+    reward_norm_group: str = "state"
+    """state (among the episodes of one puzzle) | batch (among all)"""
     filter_ratio: float = 1.0
     """Share of groups, by reward deviation, that is trained on."""
+    filter_by: str = "std"
+    """std (the largest deviations are kept) | std_rev (the smallest)"""
+    exclude_zero_variance: bool = False
+    """Never train on a group whose returns are all equal; a step may then learn from none."""
+    loss_on: str = "sampled"
+    """sampled (what the model wrote) | all (every token after the system message)"""
     save_every: int = 0
     probe_every: int = 0
     """Steps between evaluations on validation puzzles; 0 is never."""
     probe_puzzles: int = 64
     probe_samples: int = 1
+    probe_pass_k: list[int] = field(default_factory=lambda: [1])
+    """Pass@k of each probe, for a curve over training; k up to `probe_samples`."""
     base_seed: int = 1_000_000
 
 
@@ -222,12 +273,17 @@ class EvaluationSection:
     puzzles: int = 128
     samples: int = 8
     temperature: float = 1.0
+    greedy: bool = False
+    """Play each puzzle once more at temperature 0."""
     pass_k: list[int] = field(default_factory=lambda: [1, 8])
     split: str = "test"
     """validation (PPO's probes play these, too) | test (no other stage has seen them)"""
     base_seed: int = 2_000_000
     bootstrap: int = 2000
     confidence: float = 0.95
+    teacher_forced_puzzles: int = 32
+    """Held-out puzzles of random play on which likelihoods are read, here and in the probes of SFT
+    and PPO; 0 is none."""
 
 
 @dataclass
@@ -281,6 +337,7 @@ class Config:
     model: ModelSection = field(default_factory=ModelSection)
     prompt: PromptSection = field(default_factory=PromptSection)
     sampling: SamplingSection = field(default_factory=SamplingSection)
+    generation: GenerationSection = field(default_factory=GenerationSection)
     selfplay: SelfplaySection = field(default_factory=SelfplaySection)
     filter: FilterSection = field(default_factory=FilterSection)
     sft: SFTSection = field(default_factory=SFTSection)

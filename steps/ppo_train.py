@@ -14,6 +14,7 @@ from steps.errors import ConfigError, StageError
 from steps.policies.model_directory import check_model
 from steps.settings import cores, env_factory, floor_and_ceiling, one_of
 from steps.tracking import Tracker
+from steps.training.advantages import ADVANTAGES
 from steps.training.backends import choose_backend, num_ranks
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
 from steps.training.ppo_local import train_ppo
@@ -65,7 +66,7 @@ def ppo_train(
 def check(config: Config) -> None:
     """Raise `ConfigError` for PPO settings that can't be meant, before any model is loaded."""
     section = config.ppo
-    one_of("ppo.advantage", section.advantage, ("turn", "token"))
+    one_of("ppo.advantage", section.advantage, ADVANTAGES)
     one_of("ppo.lr_schedule", section.lr_schedule, SCHEDULES)
     if not 0 < section.filter_ratio <= 1:
         raise ConfigError(f"ppo.filter_ratio is {section.filter_ratio}; give a number in (0, 1].")

@@ -18,14 +18,14 @@ import gymnasium
 
 import envs
 from conf.schema import Config
-from envs import solvers
+from envs import bounds_cache, solvers
 from envs.errors import EnvironmentConfigError
 from envs.errors import EnvironmentIdError as UnknownEnvironment
-from steps.agent.prompts import History, PromptSettings, PromptStyle
+from steps.agent.prompts import History, PredictionSteps, PromptSettings, PromptStyle
 from steps.agent.records import ResponseFormat, Sampling, StateFormat
 from steps.agent.rollout import RolloutSettings
 from steps.errors import ConfigError, EnvironmentIdError, unknown_name
-from steps.policies.base import PolicySpec
+from steps.policies.base import PolicySpec, check_library
 
 MAX_CORES = 8
 """Beyond this many processes a model that fits on a laptop gains nothing."""
@@ -33,17 +33,27 @@ BASELINES = ("random", "oracle")
 """Policies that stand in for a model directory."""
 
 
-def prompt_settings(config: Config) -> PromptSettings:
-    """What the model is shown and asked, the same in every stage."""
+def prompt_settings(config: Config, *, selfplay: bool = False) -> PromptSettings:
+    """What the model is shown and asked, the same in every stage.
+
+    With one exception: `sft.state_loss: strip` takes the states out of what self-play wrote, and
+    the stages after it play in plain answers.
+    """
     prompt = config.prompt
+    response_format = ResponseFormat(prompt.response_format)
+    is_stripped = config.sft.state_loss == "strip" and not selfplay
+    if is_stripped and response_format is ResponseFormat.WORLD_MODEL:
+        response_format = ResponseFormat.PLAIN
     return PromptSettings(
-        response_format=ResponseFormat(prompt.response_format),
+        response_format=response_format,
         style=PromptStyle(prompt.style),
         history=History(prompt.history),
         last_k=prompt.last_k,
         state_shown=StateFormat(prompt.state_shown),
         observation=StateFormat(prompt.observation),
         prediction=StateFormat(prompt.prediction),
+        prediction_steps=PredictionSteps(prompt.prediction_steps),
+        random_coords=prompt.random_coords,
         max_actions_per_turn=config.env.max_actions_per_turn,
         separator=config.env.action_separator,
     )
@@ -63,12 +73,13 @@ def rollout_settings(
     config: Config,
     *,
     splice: bool = False,
+    selfplay: bool = False,
     penalties: bool = False,
     temperature: float | None = None,
 ) -> RolloutSettings:
     """How episodes are played. Only PPO counts penalties, only self-play splices the truth."""
     return RolloutSettings(
-        prompt=prompt_settings(config),
+        prompt=prompt_settings(config, selfplay=selfplay),
         sampling=sampling_settings(config, temperature=temperature),
         max_turns=config.env.max_turns,
         max_actions_per_turn=config.env.max_actions_per_turn,
@@ -90,10 +101,16 @@ def env_factory(config: Config) -> Callable[[], gymnasium.Env[str, str]]:
     return partial(_make_env, config.env.id, dict(config.env.kwargs))
 
 
-def policy_spec(config: Config, model_dir: str) -> PolicySpec:
-    """Who answers: a model directory, or one of `BASELINES` by its name."""
+def policy_spec(config: Config, model_dir: str, *, selfplay: bool = False) -> PolicySpec:
+    """Who answers: a model directory, or one of `BASELINES` by its name.
+
+    Only in self-play are a model's answers forced to be well-formed, where the settings ask for
+    it; raises `ConfigError` where that can't be done.
+    """
     if model_dir in BASELINES:
         return PolicySpec(kind=model_dir, separator=config.env.action_separator)
+    if selfplay:
+        check_generation(config)
     return PolicySpec(
         kind="hf",
         model_dir=model_dir,
@@ -102,17 +119,32 @@ def policy_spec(config: Config, model_dir: str) -> PolicySpec:
         max_model_len=config.sampling.max_model_len,
         revision=config.model.revision,
         trust_remote_code=config.model.trust_remote_code,
+        max_batch=config.generation.max_batch,
+        separator=config.env.action_separator,
+        constrained=selfplay and config.generation.constrained,
+        max_span_chars=config.generation.max_span_chars,
     )
 
 
+def check_generation(config: Config) -> None:
+    """Raise `ConfigError` where answers are to be forced and the library for it is missing."""
+    if config.generation.constrained:
+        check_library()
+
+
 def floor_and_ceiling(config: Config, seeds: Sequence[int]) -> dict[str, float | None]:
-    """Exact success of random and of optimal play on these puzzles; None without a solver."""
+    """Success of random and of optimal play on these puzzles, kept in the user's cache.
+
+    The keys are those of `solvers.floor_and_ceiling`: a floor that isn't exact has an interval, a
+    ceiling that isn't known is None.
+    """
     return solvers.floor_and_ceiling(
         config.env.id,
         max_actions=config.env.max_actions,
         seeds=seeds,
         max_turns=config.env.max_turns,
         max_actions_per_turn=config.env.max_actions_per_turn,
+        cache=bounds_cache.cache_directory(),
         **config.env.kwargs,
     )
 

@@ -119,7 +119,7 @@ def _train(
     )
     probe: dict[str, float] = {}
     if config.sft.probe_puzzles > 0:
-        policy = run.policy(config.sampling.max_model_len)
+        policy = run.policy(config)
         probe = run_probe(
             peers, config, policy, env_factory(config), puzzles=config.sft.probe_puzzles
         )
@@ -132,6 +132,7 @@ def _train(
         "steps": run.steps,
         "seconds": run.seconds,
         "curve": run.curve,
+        "too_long": run.too_long,
         "probe": probe,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "processes": peers.size,

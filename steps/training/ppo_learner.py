@@ -51,6 +51,8 @@ class Learner:
     critic_optimizer: Optimizers | None
     env_cursor: int = 0
     """Next environment seed to look at."""
+    time_share: float = 0.0
+    """Part of `ppo.time_limit_s` that is used."""
     progress: dict[str, Any] = field(default_factory=dict)
     """Seconds and curve so far, from the checkpoint that this goes on from."""
 
@@ -114,6 +116,7 @@ def set_lr(learner: Learner, step: int) -> None:
         warmup_steps=section.warmup_steps,
         schedule=section.lr_schedule,
         min_ratio=section.min_lr_ratio,
+        time_share=learner.time_share,
     )
     learner.actor_optimizer.scale_lr(scale)
     if learner.critic_optimizer is not None:

@@ -4,13 +4,18 @@ The readable reference for the verl backend. Each rank plays and learns its shar
 gradients are summed, so that the update is that of the whole batch.
 
 What differs from the published recipe, and why:
-1. The loss covers sampled tokens only, and their ids and log-probabilities are those of sampling.
+1. The loss covers sampled tokens only, and their ids and log-probabilities are those of sampling
+   (`loss_on: all` is the published default: everything after the system message).
 2. An anchor to the finetuned model (`ppo.kl_coef`): without it the model learns to wish, its
    predictions drift to the goal while success still rises.
 3. `advantage: turn` chains GAE over turns and reads values off the prompt; a turn's tokens share
-   one advantage.
-4. Groups that are filtered out are never those of the larger reward deviation, also when all are
-   equal.
+   one advantage. `token`, `bi_level` and `grpo` are published ones.
+4. Each turn has its own reward; the published code puts their sum on the last token
+   (`reward_at: episode`), and can normalise it only there (`reward_norm`).
+5. Groups that are filtered out are never those of the larger reward deviation, also when all are
+   equal; `exclude_zero_variance` leaves those out that teach nothing.
+6. Bonuses for right states (`observation_reward`, `prediction_reward`) exist for the learner alone:
+   episodes, success and returns in the logs are the game's.
 """
 
 from __future__ import annotations
@@ -69,10 +74,17 @@ def train_ppo(
     if source:
         run.seconds = learner.progress["seconds"]
         run.curve = list(learner.progress["curve"])
-    policy = HFPolicy(learner.actor, learner.tokenizer, max_model_len=config.sampling.max_model_len)
+    policy = HFPolicy(
+        learner.actor,
+        learner.tokenizer,
+        max_model_len=config.sampling.max_model_len,
+        max_batch=config.generation.max_batch,
+    )
     make_env = env_factory(config)
     for step in range(start, section.total_steps):
         began = time.perf_counter()
+        if section.time_limit_s > 0:
+            learner.time_share = peers.gather(run.seconds / section.time_limit_s)[0]
         metrics = _step(learner, policy, make_env, step)
         if section.probe_every and (step + 1) % section.probe_every == 0:
             metrics |= probe.run_probe(peers, config, policy, make_env)
@@ -105,8 +117,9 @@ def _step(
     trajectories = _play(learner, policy, make_env, step)
     played = time.perf_counter()
     metrics = _play_metrics(learner, trajectories)
-    samples = estimate(learner, trajectories)
+    samples, choice = estimate(learner, trajectories)
     estimated = time.perf_counter()
+    metrics |= choice
     metrics |= learn(learner, samples, step)
     learned = time.perf_counter()
     metrics |= {

@@ -7,52 +7,90 @@ the ranks and divided by the whole minibatch's tokens (actor) or decisions (crit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from steps.agent.records import Trajectory
-from steps.training.advantages import select_groups, whiten
+from steps.training.advantages import whiten
+from steps.training.episodes import Episode, chosen_episodes
 from steps.training.losses import entropy, policy_loss, token_logprobs, value_loss
 from steps.training.ppo_batch import (
     PPOSample,
     build_samples,
     fill_advantages,
+    fill_same_advantages,
     split_evenly,
     token_advantages,
 )
 from steps.training.ppo_learner import Learner, set_lr
-from steps.training.tokenization import micro_batches, pad_rows
+from steps.training.tokenization import micro_batches, pad_rows, system_length
 from steps.workers import Peers
 
 
-def estimate(learner: Learner, trajectories: list[Trajectory]) -> list[PPOSample]:
-    """Samples of the kept groups, with values, advantages (normalised over all ranks), returns."""
+def estimate(
+    learner: Learner, trajectories: list[Trajectory]
+) -> tuple[list[PPOSample], dict[str, float]]:
+    """Samples of the kept groups, with values, advantages (normalised over all ranks), returns.
+
+    Also the metrics of `chosen_episodes`.
+    """
     section = learner.config.ppo
-    kept = _kept(learner, trajectories)
-    samples = build_samples(
-        kept,
-        level=section.advantage,
-        whole_episode=learner.config.prompt.history == "full",
-    )
+    kept, metrics = chosen_episodes(learner.peers, section, trajectories)
+    samples = _samples(learner, kept)
     if learner.critic is not None:
         for sample, values in zip(samples, _values(learner, samples), strict=True):
             sample.values = values
-    fill_advantages(samples, gamma=section.gamma, lam=section.lam)
+    if section.advantage == "grpo":
+        fill_same_advantages(samples, [item.standing for item in kept])
+    else:
+        turn_level = (section.gamma_turn, section.lam_turn)
+        fill_advantages(
+            samples,
+            gamma=section.gamma,
+            lam=section.lam,
+            turn_level=turn_level if section.advantage == "bi_level" else None,
+        )
     if section.normalize_advantages:
         _normalize(learner.peers, samples)
+    return samples, metrics
+
+
+def _samples(learner: Learner, kept: Sequence[Episode]) -> list[PPOSample]:
+    section = learner.config.ppo
+    starts = None
+    if section.loss_on == "all":
+        starts = [_context_start(learner, item.trajectory) for item in kept]
+    samples = build_samples(
+        [item.trajectory for item in kept],
+        level=section.advantage,
+        whole_episode=learner.config.prompt.history == "full",
+        rewards=[item.rewards for item in kept],
+        context_starts=starts,
+    )
+    if starts is not None:
+        _fill_context_logprobs(learner, samples)
     return samples
 
 
-def _kept(learner: Learner, trajectories: list[Trajectory]) -> list[Trajectory]:
-    if learner.config.ppo.filter_ratio >= 1:
-        return trajectories
-    pairs = learner.peers.gather([(item.group, item.reward) for item in trajectories])
-    groups, rewards = zip(*[pair for rank in pairs for pair in rank], strict=True)
-    chosen = set(select_groups(rewards, groups, ratio=learner.config.ppo.filter_ratio))
-    return [item for item in trajectories if item.group in chosen]
+def _context_start(learner: Learner, trajectory: Trajectory) -> int:
+    return system_length(learner.tokenizer, trajectory.turns[0]) if trajectory.turns else 0
+
+
+def _fill_context_logprobs(learner: Learner, samples: Sequence[PPOSample]) -> None:
+    """Log-probabilities, before the update, of the learned tokens that the model didn't write."""
+    learner.actor.eval()
+    for sample, row in zip(samples, _logprobs(learner, learner.actor, samples), strict=True):
+        tokens = sample.tokens
+        logprobs = [
+            sampled if turn >= 0 or not is_learned else computed
+            for sampled, computed, turn, is_learned in zip(
+                tokens.logprobs, row.tolist(), tokens.turn_of_token, tokens.loss_mask, strict=True
+            )
+        ]
+        sample.tokens = replace(tokens, logprobs=tuple(logprobs))
 
 
 @torch.no_grad()
@@ -114,19 +152,22 @@ def _tensors(
     )
 
 
-@torch.no_grad()
 def _reference_logprobs(learner: Learner, samples: Sequence[PPOSample]) -> dict[int, torch.Tensor]:
     if learner.reference is None:
         return {}
-    anchors = {}
+    rows = _logprobs(learner, learner.reference, samples)
+    return {id(sample): row for sample, row in zip(samples, rows, strict=True)}
+
+
+@torch.no_grad()
+def _logprobs(learner: Learner, model: Any, samples: Sequence[PPOSample]) -> Iterator[torch.Tensor]:
+    """`[T]` log-probabilities of each sample's tokens under a model, at sampling's temperature."""
     temperature = learner.config.sampling.temperature
     for chunk in _chunks(learner, samples):
         ids = _ids(learner, [sample.tokens.token_ids for sample in chunk])
-        logits = _logits(learner.reference, ids, chunk)
-        logprobs = token_logprobs(logits, ids, temperature=temperature)
+        logprobs = token_logprobs(_logits(model, ids, chunk), ids, temperature=temperature)
         for row, sample in zip(logprobs, chunk, strict=True):
-            anchors[id(sample)] = row[: len(sample.tokens.token_ids)]
-    return anchors
+            yield row[: len(sample.tokens.token_ids)]
 
 
 def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, float]:
@@ -145,6 +186,8 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
         tokens = peers.sum([_num_tokens(samples, piece) for piece in pieces])
         decisions = peers.sum([_num_decisions(samples, piece) for piece in pieces])
         for piece, num_tokens, num_decisions in zip(pieces, tokens, decisions, strict=True):
+            if num_tokens == 0:  # every group was left out: momentum and decay stay still, too
+                continue
             batch = [samples[index] for index in piece]
             if step >= section.critic_warmup:
                 sums, norm = _update_actor(learner, batch, reference, num_tokens)
@@ -262,14 +305,19 @@ def _learn_metrics(
     learner: Learner, samples: Sequence[PPOSample], totals: np.ndarray, norms: Sequence[float]
 ) -> dict[str, float]:
     peers, epochs = learner.peers, learner.config.ppo.ppo_epochs
-    sampled = [p for sample in samples for p in sample.tokens.logprobs if p != 0.0]
+    sampled = [
+        logprob
+        for sample in samples
+        for logprob, turn in zip(sample.tokens.logprobs, sample.tokens.turn_of_token, strict=True)
+        if turn >= 0
+    ]
     returns = [r for sample in samples for r in sample.returns]
     values = [v for sample in samples for v in sample.values]
     errors = sum((r - v) ** 2 for r, v in zip(returns, values, strict=True))
     local = [
         *totals,
         -sum(sampled),
-        sum(sum(sample.tokens.loss_mask) for sample in samples),
+        float(len(sampled)),
         float(len(returns)),
         sum(returns),
         sum(r * r for r in returns),

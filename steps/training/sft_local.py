@@ -6,12 +6,15 @@ backend.
 
 What differs from the published code, and why:
 1. States are trained; there they are replaced by one token and masked out (`state_loss: mask`).
-2. The loss is divided by the batch's learned tokens once, not per micro-batch.
-3. Examples are padded to the longest of the batch, never cut.
+2. The loss is divided by the batch's learned tokens once, not per micro-batch; by the sum of their
+   weights where `sft.*_weight` gives kinds of text different ones.
+3. Examples are padded to the longest of the batch; one that is too long is left out. There it is
+   cut on the left, its instruction first.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,11 +40,15 @@ from steps.training.schedules import lr_scale
 from steps.training.tokenization import (
     SPAN_KINDS,
     SFTRow,
+    fitting,
     micro_batches,
     pad_rows,
+    span_weights,
     tokenize_examples,
 )
 from steps.workers import Peers
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -53,17 +60,29 @@ class SFTRun:
     steps: int
     curve: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
+    too_long: int = 0
+    """Rows, of training and validation, that were left out for their length."""
 
-    def policy(self, max_model_len: int) -> HFPolicy:
+    def policy(self, config: Config) -> HFPolicy:
         """The finetuned model as a player."""
-        return HFPolicy(self.model.eval(), self.tokenizer, max_model_len=max_model_len)
+        return HFPolicy(
+            self.model.eval(),
+            self.tokenizer,
+            max_model_len=config.sampling.max_model_len,
+            max_batch=config.generation.max_batch,
+        )
 
 
 def num_steps(section: SFTSection, num_rows: int) -> int:
     """Optimizer steps of the whole run: `max_steps`, or `epochs` over the rows."""
     if section.max_steps > 0:
         return section.max_steps
-    return section.epochs * max(1, num_rows // section.batch_size)
+    return section.epochs * epoch_steps(section, num_rows)
+
+
+def epoch_steps(section: SFTSection, num_rows: int) -> int:
+    """Optimizer steps of one pass over the rows."""
+    return max(1, num_rows // section.batch_size)
 
 
 def train_sft(
@@ -105,11 +124,18 @@ def train_sft(
         optimizer.load_state_dict(state["optimizer"])
         seconds, curve = state["seconds"], list(state["curve"])
     limit = min(section.max_length, _context(model))
-    rows = tokenize_examples(train, tokenizer, state_loss=section.state_loss, max_length=limit)
-    held_out = tokenize_examples(
-        validation, tokenizer, state_loss=section.state_loss, max_length=limit
+    weights = span_weights(section)
+    rows = fitting(tokenize_examples(train, tokenizer, weights=weights), limit)
+    held_out = tokenize_examples(validation, tokenizer, weights=weights, max_length=limit)
+    run = SFTRun(
+        model=model,
+        tokenizer=tokenizer,
+        steps=num_steps(section, len(rows)),
+        curve=curve,
+        too_long=len(train) - len(rows) + len(validation) - len(held_out),
     )
-    run = SFTRun(model=model, tokenizer=tokenizer, steps=num_steps(section, len(rows)), curve=curve)
+    if run.too_long and peers.is_main:
+        _warn_of_length(run.too_long, len(train) + len(validation), limit)
     began = time.perf_counter() - seconds
     for step in range(start, run.steps):
         batch = _share(peers, _batch_rows(config.seed, step, section.batch_size, len(rows)))
@@ -117,7 +143,7 @@ def train_sft(
             peers, model, optimizer, [rows[i] for i in batch], section, step, run.steps
         )
         last = step + 1 == run.steps
-        due = section.eval_every > 0 and (step + 1) % section.eval_every == 0
+        due = _is_evaluated(section, step + 1, len(rows))
         if held_out and (last or due):
             metrics |= evaluate_loss(peers, model, held_out, pad=tokenizer.pad_token_id)
         if peers.is_main:
@@ -135,6 +161,23 @@ def train_sft(
                     )
     run.seconds = time.perf_counter() - began
     return run
+
+
+def _is_evaluated(section: SFTSection, step: int, num_rows: int) -> bool:
+    """Whether validation losses are taken after `step` steps, the last one apart."""
+    if section.max_steps == 0 and step % epoch_steps(section, num_rows) == 0:
+        return True
+    return section.eval_every > 0 and step % section.eval_every == 0
+
+
+def _warn_of_length(too_long: int, total: int, limit: int) -> None:
+    _log.warning(
+        "%d of %d finetuning rows have more than %d tokens and are left out: raise sft.max_length "
+        "or the model's context, or shorten the history (prompt.history=last_k)",
+        too_long,
+        total,
+        limit,
+    )
 
 
 def _context(model: Any) -> int:

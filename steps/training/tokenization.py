@@ -2,7 +2,8 @@
 
 SFT: `prompt + response + end of turn`, loss on the response and the end-of-turn token, weighted by
 the kind of span a token lies in. The prompt's tokens come from the same function that the rollout
-uses (`steps.policies.hf.encode_prompts`), so what is taught is what is shown.
+uses (`steps.policies.hf.encode_prompts`), so what is taught is what is shown. Nothing is ever cut:
+rows that are too long are left out.
 
 PPO: the tokens that were sampled, id by id, never tokenised again. History `full` gives one
 sequence an episode (each prompt must then begin with all the tokens before it; where a chat
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from conf.schema import SFTSection
 from steps.agent.records import SFTExample, Span, SpanKind, TokenSample, Trajectory, Turn
 from steps.errors import DataError
 from steps.policies.hf import encode_prompts, end_of_turn_id
@@ -28,6 +30,10 @@ MAX_LOGITS = 1 << 28
 """Logits of one forward pass: 1 GiB in float32, of which training holds a few copies."""
 MAX_ROWS = 512
 STATE_KINDS = frozenset({SpanKind.OBSERVATION, SpanKind.PREDICTION})
+EQUAL_WEIGHTS: Mapping[SpanKind, float] = dict.fromkeys(SPAN_KINDS, 1.0)
+NO_LIMIT = 1 << 30
+MIN_SHARE = 0.5
+"""Of the training rows, that must fit: below it the training would be of another task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,20 +47,27 @@ class SFTRow:
     """Index into `SPAN_KINDS` of each response token, -1 on the prompt and the end of turn."""
 
 
-def span_weights(state_loss: str) -> Mapping[SpanKind, float]:
+def span_weights(section: SFTSection) -> dict[SpanKind, float]:
     """Loss weight of each kind of span: `mask` leaves states out of the loss (the ablation)."""
-    hidden = STATE_KINDS if state_loss == "mask" else frozenset()
-    return {kind: 0.0 if kind in hidden else 1.0 for kind in SPAN_KINDS}
+    hidden = STATE_KINDS if section.state_loss == "mask" else frozenset()
+    weights = {
+        SpanKind.TAG: section.tag_weight,
+        SpanKind.OBSERVATION: section.observation_weight,
+        SpanKind.PREDICTION: section.prediction_weight,
+        SpanKind.THOUGHT: section.thought_weight,
+        SpanKind.ANSWER: section.answer_weight,
+    }
+    return {kind: 0.0 if kind in hidden else weight for kind, weight in weights.items()}
 
 
 def tokenize_examples(
     examples: Sequence[SFTExample],
     tokenizer: PreTrainedTokenizerBase,
     *,
-    state_loss: str = "train",
-    max_length: int,
+    weights: Mapping[SpanKind, float] = EQUAL_WEIGHTS,
+    max_length: int = NO_LIMIT,
 ) -> list[SFTRow]:
-    """Tokenise examples; one that is longer than `max_length` tokens is an error, never cut."""
+    """A row for each example of at most `max_length` tokens; the end of the turn weighs 1."""
     if not examples:
         return []
     prompts = encode_prompts(tokenizer, [example.prompt for example in examples])
@@ -64,25 +77,26 @@ def tokenize_examples(
         return_offsets_mapping=True,
     )
     end = end_of_turn_id(tokenizer)
-    weights = span_weights(state_loss)
-    rows = []
-    for index, example in enumerate(examples):
-        row = _sft_row(
-            prompts[index],
-            encoded["input_ids"][index],
-            encoded["offset_mapping"][index],
-            example.spans,
-            weights,
-            end,
+    rows = [
+        _sft_row(prompt, response, offsets, example.spans, weights, end)
+        for prompt, response, offsets, example in zip(
+            prompts, encoded["input_ids"], encoded["offset_mapping"], examples, strict=True
         )
-        if len(row.token_ids) > max_length:
-            raise DataError(
-                f"example {index} (trajectory {example.trajectory_id}, turn {example.turn_index}) "
-                f"has {len(row.token_ids)} tokens, more than {max_length}: raise sft.max_length or "
-                "the model's context, or shorten the history (prompt.history=last_k)."
-            )
-        rows.append(row)
-    return rows
+    ]
+    return [row for row in rows if len(row.token_ids) <= max_length]
+
+
+def fitting(rows: Sequence[SFTRow], max_length: int) -> list[SFTRow]:
+    """The rows of at most `max_length` tokens; raises `DataError` where most are longer."""
+    kept = [row for row in rows if len(row.token_ids) <= max_length]
+    if rows and len(kept) < MIN_SHARE * len(rows):
+        longest = max(len(row.token_ids) for row in rows)
+        raise DataError(
+            f"{len(rows) - len(kept)} of {len(rows)} finetuning rows have more than {max_length} "
+            f"tokens (the longest {longest}): raise sft.max_length or the model's context, or "
+            "shorten the history (prompt.history=last_k)."
+        )
+    return kept
 
 
 def _sft_row(
@@ -128,6 +142,17 @@ def policy_samples(trajectory: Trajectory, *, whole_episode: bool) -> list[Token
         if sample is not None:
             return [sample]
     return [_turn_sample(trajectory, turn) for turn in turns]
+
+
+def system_length(tokenizer: PreTrainedTokenizerBase, turn: Turn) -> int:
+    """How many of the turn's prompt tokens belong to its system message; 0 without one."""
+    system = [message.as_dict() for message in turn.prompt[:1] if message.role == "system"]
+    if not system:
+        return 0
+    text = str(tokenizer.apply_chat_template(system, tokenize=False))
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    pairs = zip(ids, turn.completion.prompt_ids, strict=False)
+    return next((i for i, (one, other) in enumerate(pairs) if one != other), len(ids))
 
 
 def _turn_sample(trajectory: Trajectory, turn: Turn) -> TokenSample:

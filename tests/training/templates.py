@@ -1,48 +1,52 @@
 """Small tokenizers with chat templates of the shapes that published models use.
 
-Written for the tests, after the public description of each format: role header, content, end of
-turn. The vocabulary is the built-in tokenizer's plus the format's own special tokens.
+The templates stand in `templates/`, written for the tests after the public description of each
+format. The vocabulary is the built-in tokenizer's plus the format's own special tokens.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
 from steps.training.tiny_model import build_tokenizer
 
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-QWEN = (
-    "{% if messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}" + CHATML
-)
-LLAMA = (
-    "{{ '<|begin_of_text|>' }}{% for m in messages %}"
-    "{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] | trim"
-    " + '<|eot_id|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
+DIRECTORY = Path(__file__).parent / "templates"
+
+
+class Shape(NamedTuple):
+    """The special tokens of a format; without a text start it has none."""
+
+    special: tuple[str, ...]
+    end_of_turn: str
+    end_of_text: str
+    """The tokenizer's `eos_token`, which need not end a turn."""
+    start_of_text: str = ""
+
+
 SHAPES = {
-    "chatml": (CHATML, ("<|im_start|>", "<|im_end|>"), "<|im_end|>"),
-    "qwen": (QWEN, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"), "<|im_end|>"),
-    "llama": (
-        LLAMA,
-        ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "qwen2.5": Shape(("<|im_start|>", "<|im_end|>"), "<|im_end|>", "<|endoftext|>"),
+    "smollm2": Shape(("<|im_start|>", "<|im_end|>"), "<|im_end|>", "<|im_end|>"),
+    "llama3.2": Shape(
+        ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
         "<|eot_id|>",
+        "<|eot_id|>",
+        "<|begin_of_text|>",
     ),
-    "tiny": ("", (), "<|end|>"),
+    "tiny": Shape((), "<|end|>", "<|end|>"),
 }
 
 
-def make_tokenizer(shape: str) -> tuple[PreTrainedTokenizerFast, str]:
+def make_tokenizer(name: str) -> tuple[PreTrainedTokenizerFast, str]:
     """The tokenizer of one shape, and its end-of-turn token."""
-    template, special, end = SHAPES[shape]
+    shape = SHAPES[name]
     tokenizer = build_tokenizer()
-    if template:
-        tokenizer.add_special_tokens({"additional_special_tokens": list(special)})
-        tokenizer.chat_template = template
-        tokenizer.eos_token = "<|endoftext|>" if shape == "qwen" else end
-    return tokenizer, end
+    if shape.special:
+        names = {"eos_token": shape.end_of_text}
+        if shape.start_of_text:
+            names["bos_token"] = shape.start_of_text
+        tokenizer.add_special_tokens({"additional_special_tokens": list(shape.special), **names})
+        tokenizer.chat_template = (DIRECTORY / f"{name}.jinja").read_text("utf-8")
+    return tokenizer, shape.end_of_turn

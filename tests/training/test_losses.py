@@ -125,3 +125,86 @@ def test_logits_of_the_last_positions_give_the_same_logprobs() -> None:
 
 def test_one_unlearned_token_cannot_outweigh_the_batch() -> None:
     assert float(k3(torch.tensor(15.0))) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "gradient"),
+    [
+        (1.0, 2.0, -2.0),  # d(-A exp(x))/dx = -A r
+        (1.28001, 1.0, 0.0),  # beyond the upper bound nothing pushes on
+        (1.25, 1.0, -1.25),  # between 1.2 and 1.28: only the higher bound lets it pass
+        (0.79, -1.0, 0.0),  # beyond the lower bound
+        (2.5, -1.0, 2.5),
+        (3.1, -1.0, 0.0),  # beyond the dual clip: the loss is the constant 3
+    ],
+)
+def test_where_the_objective_is_clipped_no_gradient_is_left(
+    ratio: float, advantage: float, gradient: float
+) -> None:
+    logprobs = torch.tensor([[math.log(ratio)]], requires_grad=True)
+    result = policy_loss(
+        logprobs,
+        torch.zeros(1, 1),
+        torch.tensor([[advantage]]),
+        torch.ones(1, 1),
+        clip_low=0.2,
+        clip_high=0.28,
+        dual_clip=3.0,
+    )
+    result.loss.backward()
+    assert logprobs.grad is not None
+    assert float(logprobs.grad) == pytest.approx(gradient, rel=1e-5, abs=1e-6)
+
+
+def test_the_objective_of_two_tokens_is_the_sum_of_theirs() -> None:
+    # ratios 1.5 (advantage 1, clipped to 1.28) and 1.1 (advantage -2): -1.28 + 2.2
+    result = policy_loss(
+        torch.log(torch.tensor([[1.5, 1.1]])),
+        torch.zeros(1, 2),
+        torch.tensor([[1.0, -2.0]]),
+        torch.ones(1, 2),
+        clip_low=0.2,
+        clip_high=0.28,
+        dual_clip=3.0,
+    )
+    assert float(result.loss) == pytest.approx(0.92, rel=1e-5)
+    assert result.clipped == 1
+    # k3 of (old || new) at log ratios x: exp(x) - x - 1
+    kl = (0.5 - math.log(1.5)) + (0.1 - math.log(1.1))
+    assert result.approx_kl == pytest.approx(kl, rel=1e-5)
+
+
+def test_the_anchor_pulls_towards_the_reference() -> None:
+    # loss = kl_coef (q/p - log q/p - 1): its slope in log p is kl_coef (1 - q/p)
+    logprobs = torch.tensor([[math.log(0.5), math.log(0.2)]], requires_grad=True)
+    result = policy_loss(
+        logprobs,
+        logprobs.detach(),
+        torch.zeros(1, 2),
+        torch.ones(1, 2),
+        clip_low=0.2,
+        clip_high=0.2,
+        reference_logprobs_BT=torch.log(torch.tensor([[0.25, 0.6]])),
+        kl_coef=0.1,
+    )
+    result.loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist()[0] == pytest.approx([0.1 * 0.5, 0.1 * -2.0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("value", "loss", "gradient"),
+    [
+        (0.25, 0.5 * 1.75**2, -1.75),  # moved by less than 0.5: plain
+        (0.75, 0.5 * 1.5**2, 0.0),  # beyond: the clipped 0.5 is further from 2, and doesn't move
+        (-0.75, 0.5 * 2.75**2, -2.75),  # beyond on the wrong side: plain is the larger
+    ],
+)
+def test_value_loss_and_its_gradient(value: float, loss: float, gradient: float) -> None:
+    values = torch.tensor([[value]], requires_grad=True)
+    result = value_loss(
+        values, torch.zeros(1, 1), torch.tensor([[2.0]]), torch.ones(1, 1), clip=0.5
+    )
+    result.backward()
+    assert values.grad is not None
+    assert (float(result.detach()), float(values.grad)) == pytest.approx((loss, gradient))

@@ -68,6 +68,9 @@ def episodes_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[Trajector
         {},
         {"advantage": "token", "kl_coef": 0.01},
         {"use_critic": False, "filter_ratio": 0.75, "optimizer": "muon", "lr": 5e-3},
+        {"advantage": "bi_level", "gamma_turn": 0.95, "lam_turn": 0.95},
+        {"advantage": "grpo", "use_critic": False, "normalize_advantages": False},
+        {"reward_at": "episode", "reward_norm": "asym_clip", "reward_norm_group": "batch"},
     ],
 )
 def test_it_learns_which_door_the_prize_is_behind(

@@ -25,3 +25,22 @@ def test_decay_is_halfway_in_the_middle(schedule: str, middle: float) -> None:
 def test_decay_ends_at_the_minimum_and_stays_there() -> None:
     assert _scale(12, "cosine", 0.1) == pytest.approx(0.1)
     assert _scale(50, "linear", 0.1) == pytest.approx(0.1)
+
+
+def test_decay_follows_the_clock_where_that_is_further_on() -> None:
+    """Step 4 of 2..12 is a fifth of the way; half of the time is gone. Warm-up heeds steps only."""
+
+    def scale(step: int, time_share: float) -> float:
+        return lr_scale(
+            step,
+            total_steps=12,
+            warmup_steps=2,
+            schedule="linear",
+            min_ratio=0.0,
+            time_share=time_share,
+        )
+
+    assert scale(4, 0.0) == pytest.approx(0.8)
+    assert scale(4, 0.5) == pytest.approx(0.5)
+    assert scale(4, 0.1) == pytest.approx(0.8)
+    assert scale(0, 0.9) == pytest.approx(1 / 3)

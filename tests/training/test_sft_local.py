@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from conf.schema import Config
-from steps.agent.records import SFTExample
+from steps.agent.parsing import spans
+from steps.agent.records import ResponseFormat, SFTExample
+from steps.errors import DataError
 from steps.tracking import NullTracker
 from steps.training import sft_local, tokenization
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
-from steps.training.sft_local import SFTRun, num_steps, train_sft
+from steps.training.sft_local import SFTRun, evaluate_loss, num_steps, train_sft
 from steps.training.tiny_model import build_tokenizer
+from steps.training.tokenization import SFTRow, tokenize_examples
 from steps.workers import Peers
 from tests.training.toys import (
     BreakingOff,
@@ -185,3 +189,123 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     assert parts.curve[0]["sft/grad_norm"] == pytest.approx(
         whole.curve[0]["sft/grad_norm"], rel=1e-4
     )
+
+
+def test_the_loss_is_weighted_by_kinds_of_text(initial: str, tmp_path: Path) -> None:
+    config, tracker = toy_config(), NullTracker()
+    config.sft.max_steps, config.sft.batch_size = 1, 1
+    config.sft.tag_weight, config.sft.answer_weight = 0.25, 2.0
+    finetune(config, initial, tmp_path, [example("A", "Left")], tracker=tracker)
+    opening, answer, closing, end = token_losses(initial, "A", "Left")
+    # weights 1/4, 2, 1/4 and, of the end of the turn, 1: in all 3.5
+    expected = (0.25 * opening + 2.0 * answer + 0.25 * closing + end) / 3.5
+    assert tracker.logged[0][1]["sft/loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def token_losses(model_dir: str, room: str, answer: str) -> list[float]:
+    """Of each token of the answer and the end of the turn, by a plain forward pass."""
+    model, tokenizer = sft_local.load_model(model_dir), build_tokenizer()
+    prompt = tokenizer(f"<|user|>{room}<|end|><|assistant|>")["input_ids"]
+    ids = prompt + tokenizer(f"<answer>{answer}</answer><|end|>")["input_ids"]
+    with torch.no_grad():
+        scores = torch.log_softmax(model(input_ids=torch.tensor([ids])).logits[0], -1)
+    return [-float(scores[i - 1, ids[i]]) for i in range(len(prompt), len(ids))]
+
+
+def validation_losses(initial: str, peers: Peers, rows: Sequence[SFTRow]) -> dict[str, float]:
+    model = sft_local.load_model(initial)
+    return evaluate_loss(peers, model, rows, pad=build_tokenizer().pad_token_id)
+
+
+def test_validation_losses_are_means_over_the_tokens_of_each_kind(initial: str) -> None:
+    examples = [example("A", "Left"), example("B", "Left or Right")]
+    rows = tokenize_examples(examples, build_tokenizer())
+    first, second = token_losses(initial, "A", "Left"), token_losses(initial, "B", "Left or Right")
+    losses = validation_losses(initial, Peers(), rows)
+    answers = [*first[1:-2], *second[1:-2]]  # one token, and six: two actions and four bytes
+    tags = [first[0], first[-2], second[0], second[-2]]
+    assert (len(answers), len(tags)) == (7, 4)
+    assert losses == {
+        "sft/validation_loss": pytest.approx(sum(first + second) / 13, rel=1e-4),
+        "sft/validation_loss_tag": pytest.approx(sum(tags) / 4, rel=1e-4),
+        "sft/validation_loss_answer": pytest.approx(sum(answers) / 7, rel=1e-4),
+    }
+
+
+def test_every_kind_of_text_has_its_validation_loss(initial: str) -> None:
+    response = "<think><observation>A</observation>x<prediction>B</prediction></think>"
+    response += "<answer>Left</answer>"
+    stating = replace(
+        example("A", "Left"),
+        response=response,
+        spans=spans(response, ResponseFormat.WORLD_MODEL),
+    )
+    losses = validation_losses(initial, Peers(), tokenize_examples([stating], build_tokenizer()))
+    kinds = ("observation", "prediction", "thought", "answer", "tag")
+    assert set(losses) == {"sft/validation_loss", *(f"sft/validation_loss_{k}" for k in kinds)}
+
+
+class OneOf(Peers):
+    """One of several ranks; adds up what it says and what the others said before."""
+
+    def __init__(self, rank: int, size: int, said: list[list[float]]) -> None:
+        super().__init__(rank, size)
+        self.said = said
+
+    def sum(self, values: Iterable[float]) -> list[float]:
+        self.said.append(list(values))
+        return [sum(column) for column in zip(*self.said, strict=True)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_any_number_of_ranks_finds_the_same_validation_losses(size: int, initial: str) -> None:
+    words = ["Left", "Right", "Left or Right"]
+    rows = tokenize_examples([example("A", word) for word in words], build_tokenizer())
+    said: list[list[float]] = []
+    for rank in range(size):
+        losses = validation_losses(initial, OneOf(rank, size, said), rows)
+    assert losses == pytest.approx(validation_losses(initial, Peers(), rows), rel=1e-5)
+
+
+def test_counted_in_epochs_it_is_validated_after_each(initial: str, tmp_path: Path) -> None:
+    config = toy_config()
+    config.sft.max_steps, config.sft.epochs, config.sft.batch_size = 0, 3, 4
+    config.sft.eval_every = 5
+    run = finetune(config, initial, tmp_path, KNOWN, validation=KNOWN[:2])
+    assert run.steps == 12
+    validated = [point["step"] for point in run.curve if "sft/validation_loss" in point]
+    assert validated == [4, 5, 8, 10, 12]
+
+
+def test_rows_that_are_too_long_are_left_out_counted_and_warned_of(
+    initial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = toy_config()
+    config.sft.max_steps, config.sft.max_length = 2, 10
+    long = example("a room of many words", "Left")
+    with batches_of(sft_local, monkeypatch) as batches, caplog.at_level("WARNING"):
+        run = finetune(config, initial, tmp_path, [*KNOWN, long], validation=[long, *KNOWN[:2]])
+    assert run.too_long == 2
+    assert "2 of 20 finetuning rows have more than 10 tokens" in caplog.text
+    assert max(len(row) for batch in batches for row in batch) <= 10
+    assert "sft/validation_loss" in run.curve[-1]
+
+
+def test_rows_that_fit_need_no_word(
+    initial: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = toy_config()
+    config.sft.max_steps = 1
+    with caplog.at_level("WARNING"):
+        assert finetune(config, initial, tmp_path).too_long == 0
+    assert "finetuning rows" not in caplog.text
+
+
+def test_where_most_rows_are_longer_than_the_models_context_it_refuses(
+    initial: str, tmp_path: Path
+) -> None:
+    config = toy_config()  # of 24 positions
+    config.sft.max_length = 1000
+    long = example("a room of many, many words", "Left")
+    with pytest.raises(DataError, match=r"17 of 33 finetuning rows have more than 24 tokens"):
+        finetune(config, initial, tmp_path, [*KNOWN, *[long] * 17])

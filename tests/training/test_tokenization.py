@@ -1,9 +1,10 @@
-"""What is learned, token by token, for several chat templates; ids that are never made twice."""
+"""What is learned, token by token, and with what weight; ids that are never made twice."""
 
 from __future__ import annotations
 
 import pytest
 
+from conf.schema import SFTSection
 from steps.agent.parsing import spans
 from steps.agent.records import (
     Completion,
@@ -12,16 +13,23 @@ from steps.agent.records import (
     ParseStatus,
     ResponseFormat,
     SFTExample,
+    SpanKind,
     StopReason,
     Trajectory,
     Turn,
 )
 from steps.errors import DataError
-from steps.policies.hf import encode_prompts, end_of_turn_id
+from steps.policies.hf import encode_prompts
 from steps.training import tokenization
 from steps.training.tiny_model import build_tokenizer
-from steps.training.tokenization import SPAN_KINDS, policy_samples, tokenize_examples
-from tests.training.templates import SHAPES, make_tokenizer
+from steps.training.tokenization import (
+    SPAN_KINDS,
+    SFTRow,
+    fitting,
+    policy_samples,
+    span_weights,
+    tokenize_examples,
+)
 
 GRID, NEXT = "P__\n_O_\n__G", "_P_\n_O_\n__G"
 RESPONSE = (
@@ -45,48 +53,9 @@ def _example() -> SFTExample:
     )
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_whole_response_and_the_end_of_turn_are_learned_and_nothing_else(shape: str) -> None:
-    tokenizer, end = make_tokenizer(shape)
-    (row,) = tokenize_examples([_example()], tokenizer, max_length=500)
-    learned = [token for token, weight in zip(row.token_ids, row.weights, strict=True) if weight]
-    context = [
-        token for token, weight in zip(row.token_ids, row.weights, strict=True) if not weight
-    ]
-    assert tokenizer.decode(learned) == RESPONSE + end
-    rendered = tokenizer.apply_chat_template(
-        [message.as_dict() for message in _example().prompt],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    assert tokenizer.decode(context) == rendered
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_first_and_last_learned_token_stand_where_they_should(shape: str) -> None:
-    tokenizer, end = make_tokenizer(shape)
-    (row,) = tokenize_examples([_example()], tokenizer, max_length=500)
-    first = row.weights.index(1.0)
-    assert tokenizer.decode([row.token_ids[first]]) == "<think>"
-    assert row.weights[first - 1] == 0.0
-    assert row.token_ids[-1] == tokenizer.convert_tokens_to_ids(end)
-    assert row.weights[-1] == 1.0
-    assert end_of_turn_id(tokenizer) == row.token_ids[-1]
-
-
-def test_masked_states_leave_exactly_the_states_out() -> None:
-    tokenizer = build_tokenizer()
-    (row,) = tokenize_examples([_example()], tokenizer, state_loss="mask", max_length=500)
-    learned = [token for token, weight in zip(row.token_ids, row.weights, strict=True) if weight]
-    assert tokenizer.decode(learned) == (
-        "<think><observation></observation>go on<prediction></prediction></think>"
-        "<answer>Right</answer><|end|>"
-    )
-
-
 def test_each_kind_of_span_holds_its_own_text() -> None:
     tokenizer = build_tokenizer()
-    (row,) = tokenize_examples([_example()], tokenizer, max_length=500)
+    (row,) = tokenize_examples([_example()], tokenizer)
     texts = {
         kind.value: tokenizer.decode(
             [t for t, k in zip(row.token_ids, row.kinds, strict=True) if k == index]
@@ -99,9 +68,63 @@ def test_each_kind_of_span_holds_its_own_text() -> None:
     assert texts["answer"] == "Right"
 
 
-def test_an_example_that_is_too_long_is_refused_not_cut() -> None:
-    with pytest.raises(DataError, match="trajectory t, turn 0"):
-        tokenize_examples([_example()], build_tokenizer(), max_length=20)
+def test_each_token_weighs_what_its_kind_of_span_does() -> None:
+    section = SFTSection(
+        tag_weight=0.1,
+        observation_weight=0.2,
+        prediction_weight=0.3,
+        thought_weight=0.4,
+        answer_weight=0.5,
+    )
+    tokenizer = build_tokenizer()
+    (row,) = tokenize_examples([_example()], tokenizer, weights=span_weights(section))
+    by_weight = {
+        weight: tokenizer.decode(
+            [t for t, w in zip(row.token_ids, row.weights, strict=True) if w == weight]
+        )
+        for weight in (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+    }
+    assert by_weight == {
+        0.1: "<think><observation></observation><prediction></prediction></think><answer></answer>",
+        0.2: GRID,
+        0.3: NEXT,
+        0.4: "go on",
+        0.5: "Right",
+        1.0: "<|end|>",
+    }
+
+
+def test_masked_states_weigh_nothing_whatever_their_weight() -> None:
+    section = SFTSection(state_loss="mask", observation_weight=2.0, answer_weight=3.0)
+    assert span_weights(section) == {
+        SpanKind.TAG: 1.0,
+        SpanKind.OBSERVATION: 0.0,
+        SpanKind.PREDICTION: 0.0,
+        SpanKind.THOUGHT: 1.0,
+        SpanKind.ANSWER: 3.0,
+    }
+    assert set(span_weights(SFTSection()).values()) == {1.0}
+
+
+def _row(length: int) -> SFTRow:
+    return SFTRow(token_ids=(1,) * length, weights=(1.0,) * length, kinds=(0,) * length)
+
+
+def test_rows_that_are_too_long_are_left_out_not_cut() -> None:
+    (row,) = tokenize_examples([_example()], build_tokenizer())
+    length = len(row.token_ids)
+    assert tokenize_examples([_example()], build_tokenizer(), max_length=length) == [row]
+    assert tokenize_examples([_example()], build_tokenizer(), max_length=length - 1) == []
+    assert fitting([_row(3), _row(9), _row(5)], 5) == [_row(3), _row(5)]
+
+
+def test_half_of_the_rows_must_fit() -> None:
+    assert fitting([_row(9), _row(5)], 5) == [_row(5)]
+    assert fitting([], 5) == []
+    with pytest.raises(DataError, match=r"2 of 3 finetuning rows .* 5 tokens \(the longest 9\)"):
+        fitting([_row(9), _row(6), _row(5)], 5)
+    with pytest.raises(DataError, match=r"1 of 1 .*raise sft.max_length"):
+        fitting([_row(6)], 5)
 
 
 def _turn(index: int, prompt: tuple[int, ...], answer: tuple[int, ...]) -> Turn:
