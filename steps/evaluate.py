@@ -4,9 +4,10 @@ Every model of a run plays the same held-out puzzles with the same sampling seed
 them are compared puzzle by puzzle. The puzzles depend on `evaluation.base_seed` alone and are the
 same for every run; `config.seed` varies only how answers are drawn.
 
-Floor (uniformly random play) and ceiling (optimal play) are exact values of the same puzzles under
-the same action budget, turns and actions a turn. A sample can therefore land a little above the
-ceiling or below the floor by luck, within its interval.
+Floor (uniformly random play) and ceiling (optimal play) are of the same puzzles under the same
+action budget, turns and actions a turn. The ceiling is exact or absent; so is the floor unless
+`floor_exact` is False: then it was played, and lies in [`floor_low`, `floor_high`]. A sample can
+land a little above the ceiling or below the floor by luck, within its interval.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from envs.errors import EnvironmentConfigError
 from steps import settings as from_config
 from steps import storage
 from steps.agent import success, worldmodel
-from steps.agent.records import Trajectory
+from steps.agent.records import ParseStatus, Trajectory, Turn
 from steps.agent.rollout import EpisodeSpec, mix_seed
 from steps.agent.success import Bootstrap, pass_at_k
 from steps.errors import ConfigError, StageError
@@ -37,10 +38,6 @@ FINAL = "final"
 """Name of the model whose scores stand at the top of the summary."""
 _STREAM = 13
 """Keeps the draws of evaluation apart from those of the other stages under the same seed."""
-BREAKDOWNS = {
-    "by_action": worldmodel.only_action,
-    "by_num_actions": worldmodel.num_actions,
-}
 
 _log = logging.getLogger(__name__)
 
@@ -63,13 +60,15 @@ def evaluate(
     models: dict[str, dict[str, Any]] = {}
     tries: dict[str, dict[str, success.Tries]] = {}
     for name, model_dir in model_dirs.items():
-        trajectories = _play(config, specs, model_dir)
+        trajectories = play(config, specs, model_dir, temperature=config.evaluation.temperature)
         file = out_dir / f"trajectories_{name}.parquet"
         storage.write_trajectories(file, trajectories, config_digest=conf.digest(config))
         models[name] = _describe(config, trajectories, bounds) | {
             "model": model_dir,
             "file": file.name,
         }
+        models[name]["scores"] |= greedy_scores(config, specs, model_dir)
+        models[name]["scores"] |= teacher_forced_scores(config, specs, model_dir)
         tries[name] = success.tries_by_puzzle(trajectories)
         _track(tracker, name, models[name]["scores"])
     report = {
@@ -118,27 +117,63 @@ def aggregate(trajectories: Sequence[Trajectory], config: Config) -> dict[str, f
 
 
 def play_scores(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
-    """How the episodes were played: lengths and the share of useful actions."""
+    """How the episodes were played: return, lengths and the share of useful actions.
+
+    `valid_actions` is the share of actions that the game knows, of those that were executed or
+    couldn't be; actions beyond a limit or the end of the game are neither.
+    """
     turns = [turn for each in trajectories for turn in each.turns]
     actions = [step for turn in turns for step in turn.transitions]
     tokens = [len(turn.completion.token_ids) for turn in turns if turn.completion.token_ids]
+    valid = sum(step.valid for step in actions)
     return {
+        "return": _mean(sum(each.reward for each in trajectories), len(trajectories)),
         "turns_per_episode": _mean(len(turns), len(trajectories)),
         "actions_per_episode": _mean(len(actions), len(trajectories)),
         "effective_actions": _mean(sum(step.effective for step in actions), len(actions)),
+        "valid_actions": _mean(valid, len(actions) + sum(map(_num_unknown, turns))),
         "response_chars": _mean(sum(len(turn.completion.text) for turn in turns), len(turns)),
         "response_tokens": _mean(sum(tokens), len(tokens)),
     }
 
 
-def _play(config: Config, specs: Sequence[EpisodeSpec], model_dir: str) -> list[Trajectory]:
+def greedy_scores(
+    config: Config, specs: Sequence[EpisodeSpec], model_dir: str
+) -> dict[str, float | None]:
+    """`greedy_success` and its interval: one more episode of each puzzle, at temperature 0."""
+    if not config.evaluation.greedy:
+        return {}
+    played = play(config, [spec for spec in specs if spec.member == 0], model_dir, temperature=0.0)
+    rates = success.success_scores(played, bootstrap=_bootstrap(config))
+    return {f"greedy_success{end}": rates[f"pass@1{end}"] for end in ("", "_low", "_high")}
+
+
+def teacher_forced_scores(
+    config: Config, specs: Sequence[EpisodeSpec], model_dir: str
+) -> dict[str, float | None]:
+    """`teacher_forced_observation_exact` and the like, of models that have likelihoods."""
+    seeds = [spec.env_seed for spec in specs if spec.member == 0]
+    seeds = seeds[: config.evaluation.teacher_forced_puzzles]
+    if not seeds or model_dir in from_config.BASELINES:
+        return {}
+    from steps.training import teacher_forced  # brings torch
+
+    cores = from_config.cores(config)
+    found = teacher_forced.measure(config, model_dir, seeds, cores=cores)
+    return {f"teacher_forced_{name}": value for name, value in found.items()}
+
+
+def play(
+    config: Config, specs: Sequence[EpisodeSpec], model_dir: str, *, temperature: float
+) -> list[Trajectory]:
+    """The episodes; raises `StageError` where the policy failed in every one."""
     from steps.policies.parallel import collect  # brings processes and, in them, torch
 
     trajectories = collect(
         specs,
         config=config,
         policy_spec=from_config.policy_spec(config, model_dir),
-        settings=from_config.rollout_settings(config, temperature=config.evaluation.temperature),
+        settings=from_config.rollout_settings(config, temperature=temperature),
         workers=from_config.cores(config),
     )
     broken = [each for each in trajectories if each.error]
@@ -154,14 +189,18 @@ def _describe(
     config: Config, trajectories: Sequence[Trajectory], bounds: dict[str, float | None]
 ) -> dict[str, Any]:
     """Everything the report says of one model."""
+    scores = aggregate(trajectories, config) | bounds
     stops: dict[str, int] = {}
     for each in trajectories:
         stops[str(each.stop_reason)] = stops.get(str(each.stop_reason), 0) + 1
     return {
-        "scores": aggregate(trajectories, config) | bounds,
+        "scores": scores | success.attainable(scores),
         "stop_reasons": dict(sorted(stops.items(), key=lambda item: -item[1])),
         "statuses": worldmodel.status_counts(trajectories),
-        **{name: worldmodel.scores_by(trajectories, key) for name, key in BREAKDOWNS.items()},
+        **{
+            name: worldmodel.scores_by(trajectories, key)
+            for name, key in worldmodel.BREAKDOWNS.items()
+        },
         "puzzles": {
             puzzle: [each.successes, each.num]
             for puzzle, each in success.tries_by_puzzle(trajectories).items()
@@ -194,6 +233,8 @@ def _settings(config: Config) -> dict[str, Any]:
         "max_actions_per_turn": env.max_actions_per_turn,
         "max_actions": env.max_actions,
         "response_format": config.prompt.response_format,
+        "prediction_steps": config.prompt.prediction_steps,
+        "random_coords": config.prompt.random_coords,
         "split": chosen.split,
         "base_seed": chosen.base_seed,
         "samples": chosen.samples,
@@ -218,5 +259,18 @@ def _track(tracker: Tracker, name: str, scores: Mapping[str, float | None]) -> N
     tracker.log(known, step=0)
 
 
+def _num_unknown(turn: Turn) -> int:
+    """Pieces of an answer that are no action; of too long an answer nobody looked at all pieces."""
+    if turn.parsed.status is ParseStatus.TOO_MANY_ACTIONS:
+        return 0
+    return turn.parsed.num_emitted - len(turn.parsed.actions)
+
+
 def _mean(total: float, num: int) -> float | None:
     return total / num if num else None
+
+
+if __name__ == "__main__":
+    from steps.evaluate_cli import main
+
+    main()

@@ -22,6 +22,7 @@ from envs.splits import fraction
 from steps.agent.parsing import spans
 from steps.agent.records import (
     Message,
+    ParseStatus,
     ResponseFormat,
     SFTExample,
     SpanKind,
@@ -29,7 +30,7 @@ from steps.agent.records import (
     Turn,
 )
 from steps.errors import StageError
-from steps.settings import one_of
+from steps.settings import env_factory, one_of
 from steps.storage import iter_trajectories, write_examples
 from steps.tracking import Tracker
 
@@ -54,6 +55,9 @@ class Reason(StrEnum):
     """The policy failed or its context was full: there is no answer to learn."""
     CONTRADICTION = "contradiction"
     """A next state is predicted although no action was executed."""
+    OVER_BUDGET = "over_budget"
+    """More actions than the episode had left: of `too_many_actions` those that ignore the budget
+    that the prompt tells, not the limit of a single answer."""
     TOO_LONG = "too_long"
     DUPLICATE = "duplicate"
     """Same prompt and response as an earlier row."""
@@ -72,7 +76,7 @@ def filter_format(
     sieve = Sieve(config)
     kept = [row for path in trajectories for row in sieve.rows(iter_trajectories(path))]
     sieve.check_yield()
-    rows = split_by_puzzle(kept, config.filter.validation_share)
+    rows = split_by_puzzle(kept, config.filter.validation_share, by_episode=has_few_puzzles(config))
     train = [row for row in rows if row.split == TRAIN]
     validation = [row for row in rows if row.split == VALIDATION]
     digest = conf.digest(config)
@@ -165,6 +169,8 @@ class Sieve:
             return Reason.NO_RESPONSE
         if not section.enabled:
             return ""
+        if _is_over_budget(turn):
+            return Reason.OVER_BUDGET
         if not turn.parsed.is_well_formed:
             return turn.parsed.status
         if turn.parsed.prediction is not None and not turn.transitions:
@@ -190,6 +196,11 @@ class Sieve:
             texts.append(_shortened(turn.completion.text))
 
 
+def _is_over_budget(turn: Turn) -> bool:
+    is_long = turn.parsed.status is ParseStatus.TOO_MANY_ACTIONS
+    return is_long and 0 < turn.actions_left < turn.parsed.num_emitted
+
+
 def to_row(trajectory: Trajectory, turn: Turn, *, strip: bool = False) -> SFTExample:
     """A turn as a finetuning row, of the training split; `strip` takes the states out of it."""
     response, prompt = turn.response, turn.prompt
@@ -209,6 +220,8 @@ def to_row(trajectory: Trajectory, turn: Turn, *, strip: bool = False) -> SFTExa
         status=turn.parsed.status,
         model_observation=turn.parsed.observation,
         model_prediction=turn.parsed.prediction,
+        true_observation=turn.observation_truth,
+        true_prediction=turn.prediction_truth,
     )
 
 
@@ -223,20 +236,32 @@ def strip_states(text: str) -> str:
     return "".join(kept)
 
 
-def split_by_puzzle(rows: Sequence[SFTExample], validation_share: float) -> list[SFTExample]:
+def has_few_puzzles(config: Config) -> bool:
+    """Whether the world is of a handful of puzzles (`TextEnv.few_puzzles`)."""
+    env = env_factory(config)()
+    env.close()
+    return bool(getattr(env.unwrapped, "few_puzzles", False))
+
+
+def split_by_puzzle(
+    rows: Sequence[SFTExample], validation_share: float, *, by_episode: bool = False
+) -> list[SFTExample]:
     """The rows with their split set; a puzzle's side depends on its hash, not on the others.
 
     Of two puzzles or more, each side gets at least one (validation only if a share is asked).
+    `by_episode` divides episodes instead: with a handful of puzzles training would miss some.
     """
-    places = {row.puzzle_hash: fraction(row.puzzle_hash, SALT) for row in rows}
-    held_out = {puzzle for puzzle, place in places.items() if place < validation_share}
-    ordered = sorted(places, key=lambda puzzle: places[puzzle])
+    units = [row.trajectory_id if by_episode else row.puzzle_hash for row in rows]
+    places = {unit: fraction(unit, SALT) for unit in units}
+    held_out = {unit for unit, place in places.items() if place < validation_share}
+    ordered = sorted(places, key=lambda unit: places[unit])
     if validation_share > 0 and len(ordered) > 1:
         held_out = (held_out | {ordered[0]}) - {ordered[-1]}
     elif len(ordered) == 1:
         held_out = set()
     return [
-        replace(row, split=VALIDATION if row.puzzle_hash in held_out else TRAIN) for row in rows
+        replace(row, split=VALIDATION if unit in held_out else TRAIN)
+        for row, unit in zip(rows, units, strict=True)
     ]
 
 

@@ -50,11 +50,13 @@ def selfplay_generate(
     """Play `env_groups` x `group_size` episodes in each of `batches`, and store them.
 
     `model_dir` is the model that plays (empty: the configuration's own); the first round of a
-    model from scratch needs none. Each batch is on disk when it ends. Returns plain values: counts,
-    rates, and three transcripts. Raises `ConfigError` before anything is played.
+    model from scratch needs none. Each batch is on disk when it ends, and a killed stage leaves
+    what it has (`storage.recover_trajectories`); the same call again begins anew, in its place.
+    Returns plain values: counts, rates, and three transcripts. Raises `ConfigError` before anything
+    is played.
     """
     spec = player(config, model_dir, round_index)
-    settings = rollout_settings(config, splice=_takes_truth(config, spec))
+    settings = rollout_settings(config, splice=_takes_truth(config, spec), selfplay=True)
     started = time.monotonic()
     specs = episode_specs(config, round_index)
     tally = Tally()
@@ -63,13 +65,16 @@ def selfplay_generate(
             played = _play(config, batch, spec, settings)
             writer.write(played)
             tally.add(played)
-            tracker.log(tally.metrics(time.monotonic() - started), step=index + 1)
+            metrics = tally.metrics(time.monotonic() - started)
+            metrics["selfplay/constrained"] = float(spec.constrained)
+            tracker.log(metrics, step=index + 1)
             _log.info("self-play batch %d/%d: %s", index + 1, config.selfplay.batches, tally)
     tally.check(config)
     return {
         **tally.result(),
         "file": FILE,
         "policy": spec.kind if spec.kind in BASELINES else "model",
+        "constrained": spec.constrained,
         "states": "truth" if settings.splice else "self_belief",
         "round": round_index,
         "seeds": [specs[0].env_seed, specs[-1].env_seed],
@@ -91,7 +96,7 @@ def player(config: Config, model_dir: str = "", round_index: int = 1) -> PolicyS
             "made from scratch and has learned nothing; set selfplay.policy=auto, or give a "
             "trained model with model.path."
         )
-    return policy_spec(config, directory)
+    return policy_spec(config, directory, selfplay=True)
 
 
 def episode_specs(config: Config, round_index: int = 1) -> list[EpisodeSpec]:
@@ -215,3 +220,9 @@ def _play(
     from steps.policies.parallel import collect  # brings torch
 
     return collect(specs, config=config, policy_spec=spec, settings=settings, workers=cores(config))
+
+
+if __name__ == "__main__":
+    from steps.selfplay_cli import main
+
+    main()

@@ -1,6 +1,7 @@
 """Evaluation played through: baselines against the exact bounds, pairing, what is written."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,22 @@ import conf
 from envs import splits
 from steps import evaluate as evaluation
 from steps import storage
+from steps.agent.records import (
+    Completion,
+    ParsedResponse,
+    ParseStatus,
+    ResponseFormat,
+    StopReason,
+    Trajectory,
+    Transition,
+    Turn,
+)
 from steps.agent.success import pass_at_k
 from steps.errors import ConfigError, StageError
+from steps.policies import parallel
 from steps.settings import env_factory
 from steps.tracking import NullTracker
+from tests.training.toys import finetuned, toy_config
 
 HANDLES = {
     "pass@1", "pass@1_low", "pass@1_high", "pass@8", "n", "floor", "ceiling", "puzzles",
@@ -48,13 +61,15 @@ def test_optimal_play_scores_the_ceiling_and_random_play_the_floor(slippery):
     assert summary["pass@1_low"] <= summary["ceiling"] <= summary["pass@1_high"]
     assert random["pass@1_low"] <= random["floor"] <= random["pass@1_high"]
     assert random["pass@1_high"] < summary["ceiling"]
+    assert summary["attainable_low"] <= 1 <= summary["attainable_high"]
+    assert random["attainable_low"] <= 0 <= random["attainable_high"]
     assert summary["pass@1_low"] > summary["floor"]
 
 
 def test_without_slip_optimal_play_equals_the_ceiling_exactly(tmp_path):
     config = make_config("frozenlake_deterministic", samples=2, pass_k=[1, 2])
     summary = run(config, tmp_path, final="oracle")["summary"]
-    assert summary["pass@1"] == summary["ceiling"] == 1.0
+    assert summary["pass@1"] == summary["ceiling"] == summary["attainable"] == 1.0
     assert summary["pass@2"] == summary["pass@1_high"] == 1.0
 
 
@@ -87,7 +102,7 @@ def test_summary_has_its_handles_as_plain_numbers(slippery):
     assert not HANDLES - set(summary)
     assert set(summary["after_sft"]) == set(summary) - {"after_sft"}
     for scores in (summary["after_sft"], {k: v for k, v in summary.items() if k != "after_sft"}):
-        assert all(type(value) in (int, float, type(None)) for value in scores.values())
+        assert all(type(value) in (int, float, bool, type(None)) for value in scores.values())
         assert (scores["n"], scores["puzzles"]) == (96 * 8, 96)
 
 
@@ -206,3 +221,92 @@ def test_a_policy_that_only_fails_stops_the_stage(tmp_path, monkeypatch):
 
 def test_estimator_is_at_hand():
     assert evaluation.pass_at_k is pass_at_k
+
+
+def turn(*steps, status="ok", emitted=None, known=None):
+    """A turn whose actions were executed; `steps` are pairs of valid and effective."""
+    played = tuple(
+        Transition(
+            action="Up", state_before="", state_after="", reward=0.25, valid=valid,
+            effective=effective, terminated=False, truncated=False,
+        )
+        for valid, effective in steps
+    )  # fmt: skip
+    actions = ("Up",) * (len(steps) if known is None else known)
+    return Turn(
+        index=0, prompt=(), state_shown="", observation_truth="", prediction_truth="",
+        completion=Completion(text="abcd", token_ids=(1, 2)), response="", transitions=played,
+        parsed=ParsedResponse(
+            status=ParseStatus(status), actions=actions,
+            num_emitted=len(actions) if emitted is None else emitted,
+        ),
+        reward=0.25 * len(steps),
+    )  # fmt: skip
+
+
+def test_play_is_counted_by_hand():
+    first = Trajectory(
+        trajectory_id="a", env_id="e", env_seed=0, puzzle_hash="p", group=0, member=0, policy="x",
+        turns=(
+            turn((True, True), (True, False)),
+            turn((False, False)),  # a text that the game refuses
+            turn((True, True), emitted=2, status="unknown_action"),  # one of two words is none
+            turn((True, True), emitted=9, status="too_many_actions"),  # nobody read the others
+            turn((True, True), known=3),  # the game was over before the other two
+        ),
+        stop_reason=StopReason.MAX_TURNS, success=False, response_format=ResponseFormat.PLAIN,
+    )  # fmt: skip
+    second = replace(first, turns=())
+    scores = evaluation.play_scores([first, second])
+    assert scores["turns_per_episode"] == 5 / 2
+    assert scores["actions_per_episode"] == 6 / 2
+    assert scores["effective_actions"] == 4 / 6
+    assert scores["valid_actions"] == 5 / 7
+    assert scores["return"] == 1.5 / 2
+    assert (scores["response_chars"], scores["response_tokens"]) == (4, 2)
+    assert set(evaluation.play_scores([]).values()) == {None}
+
+
+def test_a_greedy_pass_plays_each_puzzle_once_without_sampling(tmp_path, monkeypatch):
+    played = []
+    collect = parallel.collect
+
+    def watching(specs, *, settings, **kwargs):
+        played.append((len(specs), settings.sampling.temperature))
+        return collect(specs, settings=settings, **kwargs)
+
+    monkeypatch.setattr(parallel, "collect", watching)
+    config = make_config("frozenlake_deterministic", puzzles=6, samples=2, pass_k=[1], greedy=True)
+    summary = run(config, tmp_path, final="oracle")["summary"]
+    assert played == [(12, 1.0), (6, 0.0)]
+    assert summary["greedy_success"] == 1.0
+    assert 0 < summary["greedy_success_low"] < summary["greedy_success_high"] == 1.0
+    assert "greedy_success" not in run(make_config(puzzles=2), tmp_path, final="random")["summary"]
+
+
+def test_a_model_that_has_likelihoods_is_read_on_random_play(tmp_path):
+    config = toy_config()
+    config.evaluation.puzzles, config.evaluation.samples, config.evaluation.pass_k = 8, 1, [1]
+    model = finetuned(tmp_path, config)
+    report = run(config, tmp_path / "out", after_sft="random", final=model)
+    assert "teacher_forced_answer_nll" not in report["summary"]["after_sft"]
+    # One word of two, equally likely to a model that has only learned the format.
+    assert 0.4 < report["summary"]["teacher_forced_answer_nll"] < 1.0
+    config.evaluation.teacher_forced_puzzles = 0
+    assert "teacher_forced_answer_nll" not in run(config, tmp_path / "out", final=model)["summary"]
+
+
+def test_turns_are_told_apart_by_action_and_effect(slippery):
+    final = slippery[0]["models"]["final"]
+    assert set(final["by_action"]) <= {"Up", "Down", "Left", "Right"}
+    turns = final["scores"]["turns"]
+    assert sum(each["turns"] for each in final["by_effect"].values()) == turns
+    assert sum(each["turns"] for each in final["by_action"].values()) == turns
+
+
+def test_bounds_with_intervals_of_their_own_are_passed_on(tmp_path, monkeypatch):
+    bounds = {"floor": 0.2, "floor_low": 0.1, "floor_high": 0.3, "ceiling": 0.7, "ceiling_note": 1}
+    monkeypatch.setattr(evaluation.from_config, "floor_and_ceiling", lambda *args: bounds)
+    summary = run(make_config(puzzles=4), tmp_path, final="random")["summary"]
+    assert bounds.items() <= summary.items()
+    assert summary["attainable"] == pytest.approx((summary["pass@1"] - 0.2) / 0.5)

@@ -24,7 +24,13 @@ from steps.agent.records import (
     Turn,
 )
 from steps.errors import StageError
-from steps.filter_format import filter_format, split_by_puzzle, strip_states, to_row
+from steps.filter_format import (
+    filter_format,
+    has_few_puzzles,
+    split_by_puzzle,
+    strip_states,
+    to_row,
+)
 from steps.storage import read_examples, write_trajectories
 from steps.tracking import NullTracker
 
@@ -130,6 +136,24 @@ def test_a_row_is_the_turn_byte_for_byte(tmp_path: Path) -> None:
 def test_a_prediction_without_an_action_is_a_contradiction(tmp_path: Path) -> None:
     result = sift(Config(), tmp_path, episode(turn(acts=False), turn(index=1)))
     assert result["dropped"] == {"contradiction": 1}
+
+
+def test_actions_beyond_the_budget_are_told_from_those_beyond_the_limit_of_an_answer(
+    tmp_path: Path,
+) -> None:
+    long = GOOD.replace("Right", "Right || Right || Right")
+    over, within = turn(long, 1, actions_left=2), turn(long, 2, actions_left=3)
+    result = sift(Config(), tmp_path, episode(turn(), over, within))
+    assert result["dropped"] == {"over_budget": 1, "too_many_actions": 1}
+
+
+def test_a_row_holds_the_truth_beside_the_models_guess(tmp_path: Path) -> None:
+    wrong = GOOD.replace("_PG", "wish")
+    sift(Config(), tmp_path, episode(turn(wrong)))  # kept as written: a self-belief
+    (row,) = read_examples(tmp_path / "sft_train.parquet")
+    assert row.response == wrong
+    assert (row.model_prediction, row.true_prediction) == ("wish", "_PG")
+    assert (row.model_observation, row.true_observation) == ("P_G", "P_G")
 
 
 def test_long_rows_go_only_where_a_limit_is_set(tmp_path: Path) -> None:
@@ -273,3 +297,29 @@ def test_two_puzzles_give_one_to_each_side(share: float) -> None:
 def test_one_puzzle_or_no_share_is_all_training() -> None:
     assert [row.split for row in split_by_puzzle(rows_of(["aa", "aa"]), 0.9)] == ["train"] * 2
     assert {row.split for row in split_by_puzzle(rows_of(["aa", "bb"]), 0.0)} == {"train"}
+
+
+def test_a_handful_of_puzzles_is_split_by_episode() -> None:
+    """Two puzzles in 400 episodes of two turns: both sides see both, and no episode is cut."""
+    rows = [
+        replace(to_row(episode(turn(), puzzle=puzzle), turn()), trajectory_id=f"{puzzle}/{number}")
+        for puzzle in ("aa", "bb")
+        for number in range(200)
+    ] * 2
+    parts = split_by_puzzle(rows, 0.1, by_episode=True)
+    sides: dict[str, set[str]] = {"train": set(), "validation": set()}
+    for row in parts:
+        sides[row.split].add(row.trajectory_id)
+    assert not sides["train"] & sides["validation"]
+    for ids in sides.values():
+        assert {each[:2] for each in ids} == {"aa", "bb"}
+    # Binomial with n = 400 and p = 0.1: four standard deviations are 24.
+    assert abs(len(sides["validation"]) - 40) < 24
+
+
+def test_the_world_says_whether_its_puzzles_are_few() -> None:
+    config = Config()
+    config.env.id = "frozenlake"
+    assert has_few_puzzles(config) is False
+    config.env.id = "bandit"
+    assert has_few_puzzles(config) is True

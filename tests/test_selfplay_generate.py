@@ -20,6 +20,7 @@ from steps.errors import ConfigError, EnvironmentIdError, StageError
 from steps.selfplay_generate import episode_specs, player, selfplay_generate
 from steps.storage import read_metadata, read_trajectories, recover_trajectories
 from steps.tracking import NullTracker
+from tests.training.toys import finetuned, toy_config
 
 
 @pytest.fixture
@@ -130,6 +131,78 @@ def test_a_failure_in_a_later_batch_leaves_the_earlier_ones(
     assert len(recover_trajectories(tmp_path / stage.FILE)) == 16
 
 
+def test_the_same_call_again_replaces_what_a_killed_one_left(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = stage._play
+    calls: list[int] = []
+
+    def second_fails(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return played(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stage, "_play", second_fails)
+        play(config, tmp_path / "killed")
+    whole = tmp_path / "whole"
+    play(config, whole)
+    expected = read_trajectories(whole / stage.FILE)
+    assert recover_trajectories(tmp_path / "killed" / stage.FILE) == expected[:8]
+    play(config, tmp_path / "killed")
+    assert read_trajectories(tmp_path / "killed" / stage.FILE) == expected
+    assert [path.name for path in (tmp_path / "killed").iterdir()] == [stage.FILE]
+
+
+@pytest.mark.parametrize("batches", [1, 2, 6])
+def test_play_does_not_depend_on_how_it_is_cut_into_batches(
+    config: Config, tmp_path: Path, batches: int
+) -> None:
+    play(config, tmp_path / "a")
+    config.selfplay.env_groups, config.selfplay.batches = 12 // batches, batches
+    play(config, tmp_path / "b")
+    assert read_trajectories(tmp_path / "a" / stage.FILE) == read_trajectories(
+        tmp_path / "b" / stage.FILE
+    )
+
+
+@pytest.mark.slow
+def test_play_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    config = toy_config()
+    model = finetuned(tmp_path / "model", config)
+    config.selfplay.policy = "model"
+    config.selfplay.env_groups, config.selfplay.group_size, config.selfplay.batches = 64, 2, 1
+    for workers in (1, 2):
+        config.workers = workers
+        play(config, tmp_path / str(workers), model_dir=model)
+    one, two = (read_trajectories(tmp_path / name / stage.FILE) for name in ("1", "2"))
+    assert [each.trajectory_id for each in one] == [each.trajectory_id for each in two]
+    assert [each.turns[0].completion.token_ids for each in one] == [
+        each.turns[0].completion.token_ids for each in two
+    ]
+
+
+def test_coordinates_drawn_at_random_are_what_finetuning_is_taught(
+    config: Config, tmp_path: Path
+) -> None:
+    config.prompt.random_coords, config.prompt.state_shown = True, "grid_coords"
+    config.prompt.prediction = "grid_coords"
+    play(config, tmp_path)
+    found = read_trajectories(tmp_path / stage.FILE)
+    for trajectory in found:
+        for turn, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
+            assert f"<observation>{turn.state_shown}</observation>" in turn.response
+            assert f"<prediction>{after.state_shown}</prediction>" in turn.response
+    config.prompt.random_coords = False
+    play(config, tmp_path / "true")
+    true = read_trajectories(tmp_path / "true" / stage.FILE)
+    assert [[turn.transitions[0].action for turn in each.turns] for each in found] == [
+        [turn.transitions[0].action for turn in each.turns] for each in true
+    ]
+    assert found[0].turns[0].state_shown != true[0].turns[0].state_shown
+
+
 def test_random_play_of_a_plain_arm_is_well_formed_and_holds_no_states(
     config: Config, tmp_path: Path
 ) -> None:
@@ -211,7 +284,7 @@ def test_an_unknown_policy_or_environment_is_refused_before_play(
 def test_a_world_without_puzzles_for_self_play_is_refused(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.env.kwargs = {"map": ["PG"]}
+    config.env.kwargs = {"map": ["PG", "__"]}
     monkeypatch.setattr(splits, "split_of", lambda puzzle_hash: "test")
     with pytest.raises(ConfigError, match="too few puzzles"):
         play(config, tmp_path)

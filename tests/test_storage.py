@@ -84,6 +84,7 @@ def trajectory(name: str = "t0", *turns: Turn) -> Trajectory:
         success=True,
         response_format=ResponseFormat.ANSWER_ONLY,
         error="",
+        prediction_separator="||",
     )
 
 
@@ -103,6 +104,8 @@ def example(name: str = "t0", response: str = "<answer>Down</answer>") -> SFTExa
         status=ParseStatus.WRONG_ORDER,
         model_observation=None,
         model_prediction="",
+        true_observation=BOARD,
+        true_prediction="__\nP√",
     )
 
 
@@ -175,7 +178,7 @@ def test_batches_become_row_groups_and_metadata_tell_the_origin(tmp_path: Path) 
     assert [each.trajectory_id for each in storage.iter_trajectories(path)] == ["a", "b", "c"]
     assert storage.read_metadata(path) == {
         "record": "trajectories",
-        "schema_version": "1",
+        "schema_version": "2",
         "git_commit": storage.git_commit(),
         "config_digest": "c0ffee",
     }
@@ -273,7 +276,7 @@ def test_another_schema_version_is_refused_with_both_versions(tmp_path: Path) ->
     table = pq.read_table(path)
     metadata = {**table.schema.metadata, b"spa.schema_version": b"7"}
     pq.write_table(table.replace_schema_metadata(metadata), path)
-    with pytest.raises(DataError, match="has schema version 7, this code reads 1"):
+    with pytest.raises(DataError, match="has schema version 7, this code reads 2"):
         storage.read_examples(path)
 
 

@@ -28,6 +28,15 @@ _STATE_WORDS = {
 _E = TypeVar("_E", bound=StrEnum)
 
 
+class PredictionSteps(StrEnum):
+    """Which states `<prediction>` holds."""
+
+    LAST = "last"
+    """The one after all the answer's actions."""
+    EACH = "each"
+    """One after each action, a line that holds the separator between each two."""
+
+
 class PromptStyle(StrEnum):
     """How much the prompt says."""
 
@@ -59,6 +68,9 @@ class PromptSettings:
     """Format that `<observation>` must hold."""
     prediction: StateFormat = StateFormat.GRID_COORDS
     """Format that `<prediction>` must hold."""
+    prediction_steps: PredictionSteps = PredictionSteps.LAST
+    random_coords: bool = False
+    """Coordinates are drawn at random at each step (`steps.agent.telling`)."""
     max_actions_per_turn: int = 1
     separator: str = "||"
 
@@ -70,6 +82,7 @@ class PromptSettings:
             ("state_shown", StateFormat),
             ("observation", StateFormat),
             ("prediction", StateFormat),
+            ("prediction_steps", PredictionSteps),
         ):
             object.__setattr__(self, name, _member(kind, getattr(self, name), f"prompt.{name}"))
         if self.last_k < 0:
@@ -83,6 +96,15 @@ class PromptSettings:
                 f"env.action_separator is {self.separator!r}; give it a visible character, "
                 "such as '||'."
             )
+
+    @property
+    def predicts_each(self) -> bool:
+        """Whether a prediction may hold more than one state."""
+        return (
+            self.prediction_steps is PredictionSteps.EACH
+            and self.max_actions_per_turn > 1
+            and self.response_format is ResponseFormat.WORLD_MODEL
+        )
 
 
 def build_messages(
@@ -150,11 +172,19 @@ def _rules(
     if settings.response_format is ResponseFormat.WORLD_MODEL:
         lines += [
             f"Write the current state inside <observation>: {_STATE_WORDS[settings.observation]}.",
-            "Write the state that your answer leads to inside <prediction>: "
-            f"{_STATE_WORDS[settings.prediction]}.",
+            f"{_prediction_rule(settings)}: {_STATE_WORDS[settings.prediction]}.",
         ]
     lines.append(f"An answer may be {max_new_tokens} tokens long at most.")
     return "\n".join(lines)
+
+
+def _prediction_rule(settings: PromptSettings) -> str:
+    if not settings.predicts_each:
+        return "Write the state that your answer leads to inside <prediction>"
+    return (
+        "Write the state after each action of your answer inside <prediction>, in order, with "
+        f"{settings.separator.strip()} on a line of its own between two states"
+    )
 
 
 def _form(settings: PromptSettings) -> str:
@@ -166,9 +196,10 @@ def _form(settings: PromptSettings) -> str:
         return answer
     if settings.response_format is ResponseFormat.PLAIN:
         return f"<think>[your thoughts]</think>{answer}"
+    ahead = "state after each action" if settings.predicts_each else "next state"
     return (
         "<think><observation>[current state]</observation>[your thoughts]"
-        f"<prediction>[next state]</prediction></think>{answer}"
+        f"<prediction>[{ahead}]</prediction></think>{answer}"
     )
 
 

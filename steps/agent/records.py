@@ -163,7 +163,7 @@ class PolicyRequest:
     sample_action: Callable[[int], str] | None = None
     """`sample_action(seed)`: a random action of the environment's own action space."""
     predict: Callable[[tuple[str, ...]], Mapping[str, float]] | None = None
-    """`possible_next` of the world, in the prediction's format."""
+    """Predictions that could come true after these actions -> probability."""
     actions_left: int = 0
     """Actions that the episode's budget still allows."""
 
@@ -180,7 +180,10 @@ class Turn:
     observation_truth: str
     """True state of this turn in the observation's format."""
     prediction_truth: str
-    """True state after all executed actions of the turn, in the prediction's format."""
+    """True state after all executed actions of the turn, in the prediction's format.
+
+    Where each step is predicted: the state after each of them (`Trajectory.prediction_separator`).
+    """
     completion: Completion
     response: str
     """The text that enters the history: the completion's, with the truth spliced in if asked."""
@@ -190,7 +193,9 @@ class Turn:
     possible_next: Mapping[str, float] = field(default_factory=dict)
     """Every state that the turn's actions could have led to -> its probability.
 
-    Also the actions that weren't executed because the game ended before: it might not have.
+    Also the actions that weren't executed because the game ended before: it might not have. Where
+    each step of several is predicted in a world of chance, only the path that came is known, with
+    its probability: the sum is below 1.
     """
     reward: float = 0.0
     """Sum of the environment's rewards in this turn."""
@@ -218,6 +223,8 @@ class Trajectory:
     success: bool
     response_format: ResponseFormat
     error: str = ""
+    prediction_separator: str = ""
+    """Line between the states of a prediction of each step; empty where it is one state."""
 
     @property
     def reward(self) -> float:
@@ -260,8 +267,10 @@ class SFTExample:
     env_id: str = ""
     status: ParseStatus = ParseStatus.OK
     model_observation: str | None = None
-    """The model's own guess, beside the truth that replaced it in `response`."""
+    """The model's own guess, beside the truth; which of them is in `response` is a setting."""
     model_prediction: str | None = None
+    true_observation: str = ""
+    true_prediction: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

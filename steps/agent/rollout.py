@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import gymnasium
 import numpy as np
@@ -35,6 +34,8 @@ from steps.agent.records import (
     Turn,
 )
 from steps.agent.splice import likeliest, splice_truth
+from steps.agent.states import join_states
+from steps.agent.telling import Teller
 from steps.errors import ConfigError
 
 _MASK = (1 << 64) - 1
@@ -160,6 +161,16 @@ def run_episodes(
     return [done[position] for position in range(len(specs))]
 
 
+class _Played(NamedTuple):
+    """What a turn's actions did."""
+
+    transitions: tuple[Transition, ...]
+    states: tuple[str, ...]
+    """After each action in the prediction's format, where each step is predicted."""
+    chance: float
+    """Of those states together."""
+
+
 class _Episode:
     """One running episode. `ask` and `take` alternate until `stop_reason` is set."""
 
@@ -180,12 +191,13 @@ class _Episode:
         # The seed made the board; from here each episode has its own luck, or the members of a
         # group would all slip at the same steps and count as one.
         self.world.np_random = np.random.default_rng(mix_seed(spec.env_seed, spec.sampling_seed))
-        self.predict = partial(
-            self.world.possible_next, state_format=settings.prompt.prediction.value
+        self.teller = Teller(
+            self.world, settings.prompt, mix_seed(spec.env_seed, spec.sampling_seed)
         )
+        self.predicts_each = settings.prompt.predicts_each
         self.turns: list[Turn] = []
         self.actions_left = settings.max_actions
-        self.state = self.world.describe(settings.prompt.state_shown.value)
+        self.state = self.teller.state(settings.prompt.state_shown.value)
         self.success = False
         self.stop_reason: StopReason | None = None
         self.error = ""
@@ -215,7 +227,7 @@ class _Episode:
             action_names=self.world.action_names,
             oracle=self.world.oracle,
             sample_action=self._sample_action,
-            predict=self.predict,
+            predict=self.teller.predict,
             # Turns may run out before the budget does.
             actions_left=min(self.actions_left, per_turn * (settings.max_turns - index)),
         )
@@ -239,15 +251,11 @@ class _Episode:
         )
         planned = parsed.actions if settings.lenient or parsed.is_well_formed else ()
         # Once played, the world can't be asked any more: so ask for each beginning of the plan.
-        possible = [self.predict(planned[: n + 1]) for n in range(len(planned))]
-        transitions = self._play(planned)
-        prediction_truth = self._describe(settings.prompt.prediction.value)
-        possible_next = {prediction_truth: 1.0}
-        if transitions:
-            # Where luck ended the game early it might have gone on: the whole plan counts. A time
-            # limit, of which the world knows nothing, cuts the plan whatever happens.
-            cut_short = transitions[-1].truncated and not transitions[-1].terminated
-            possible_next = possible[len(transitions) - 1 if cut_short else -1]
+        reached = [self.teller.reached(planned[: n + 1]) for n in range(len(planned))]
+        played = self._play(planned)
+        transitions = played.transitions
+        prediction_truth, possible_next = self._outcome(played, reached)
+        likely = self._likeliest(possible_next, reached, len(transitions))
         self.turns.append(
             Turn(
                 index=len(self.turns),
@@ -256,7 +264,7 @@ class _Episode:
                 observation_truth=request.observation_truth,
                 prediction_truth=prediction_truth,
                 completion=completion,
-                response=self._response(completion, request, prediction_truth, possible_next),
+                response=self._response(completion, request, prediction_truth, likely),
                 parsed=parsed,
                 transitions=transitions,
                 possible_next=possible_next,
@@ -286,17 +294,23 @@ class _Episode:
             success=self.success,
             response_format=self.settings.prompt.response_format,
             error=self.error,
+            prediction_separator=self.settings.separator.strip() if self.predicts_each else "",
         )
 
-    def _play(self, actions: Sequence[str]) -> tuple[Transition, ...]:
+    def _play(self, actions: Sequence[str]) -> _Played:
         """Executes the actions until the game ends; `actions` fit into the budget."""
-        state_format = self.settings.prompt.state_shown.value
-        played = []
+        prompt = self.settings.prompt
+        played, states, chance = [], [], 1.0
         for action in actions:
             before = self.state
+            ahead = self.teller.reached((action,)) if self.predicts_each else {}
             _, reward, terminated, truncated, info = self.env.step(action)
-            self.state = self.world.describe(state_format)
+            self.teller.num_played += 1
+            self.state = self.teller.state(prompt.state_shown.value)
             self.actions_left -= 1
+            if self.predicts_each:
+                states.append(self._describe(prompt.prediction.value))
+                chance *= ahead.get(self.world.describe(prompt.prediction.value), 0.0)
             self.success = info["success"]
             played.append(
                 Transition(
@@ -312,26 +326,52 @@ class _Episode:
             )
             if terminated or truncated:
                 break
-        return tuple(played)
+        return _Played(tuple(played), tuple(states), chance)
+
+    def _outcome(
+        self, played: _Played, reached: Sequence[Mapping[str, float]]
+    ) -> tuple[str, dict[str, float]]:
+        """The true prediction, and `Turn.possible_next`; `reached` is by length of the plan."""
+        transitions, teller = played.transitions, self.teller
+        if not transitions:
+            truth = self._describe(self.settings.prompt.prediction.value)
+            return truth, {truth: 1.0}
+        if not self.predicts_each or len(reached) == 1:
+            # Where luck ended the game early it might have gone on: the whole plan counts. A time
+            # limit, of which the world knows nothing, cuts the plan whatever happens.
+            cut_short = transitions[-1].truncated and not transitions[-1].terminated
+            possible = reached[len(transitions) - 1 if cut_short else -1]
+            truth = self._describe(self.settings.prompt.prediction.value)
+            return truth, teller.told(possible, teller.num_played)
+        truth = join_states(played.states, self.settings.separator)
+        steps = reached[: len(transitions)]
+        if all(len(step) == 1 for step in steps):
+            return truth, {teller.likeliest_path(steps, teller.num_played - len(steps)): 1.0}
+        return truth, {truth: played.chance}
+
+    def _likeliest(
+        self,
+        possible_next: Mapping[str, float],
+        reached: Sequence[Mapping[str, float]],
+        num_played: int,
+    ) -> str:
+        """The likeliest of what the turn could have led to."""
+        if not self.predicts_each or num_played == 0:
+            return likeliest(possible_next)
+        return self.teller.likeliest_path(reached[:num_played], self.teller.num_played - num_played)
 
     def _describe(self, state_format: str) -> str:
         """The present state; the format of the prompt is at hand already."""
         if state_format == self.settings.prompt.state_shown:
             return self.state
-        return self.world.describe(state_format)
+        return self.teller.state(state_format)
 
     def _response(
-        self,
-        completion: Completion,
-        request: PolicyRequest,
-        prediction_truth: str,
-        possible_next: Mapping[str, float],
+        self, completion: Completion, request: PolicyRequest, truth: str, likely: str
     ) -> str:
         if not self.settings.splice:
             return completion.text
-        prediction = prediction_truth
-        if self.settings.splice_likeliest:
-            prediction = likeliest(possible_next)
+        prediction = likely if self.settings.splice_likeliest else truth
         return splice_truth(
             completion.text, observation=request.observation_truth, prediction=prediction
         )

@@ -85,14 +85,45 @@ def success_scores(
     None stands where no puzzle was tried k times.
     """
     tries = tries_by_puzzle(trajectories)
+    num = sum(each.num for each in tries.values())
+    counts = {"n": num, "puzzles": len(tries), "errors": len(trajectories) - num}
+    return pass_scores(tries, pass_k=pass_k, bootstrap=bootstrap) | counts
+
+
+def pass_scores(
+    tries: Mapping[str, Tries],
+    *,
+    pass_k: Iterable[int] = (1,),
+    bootstrap: Bootstrap | None = None,
+) -> dict[str, float | None]:
+    """`pass@k`, `pass@k_low`, `pass@k_high` for each k; None where no puzzle was tried so often."""
     scores: dict[str, float | None] = {}
     for k in sorted(set(pass_k)):
         values = list(puzzle_values(tries, k).values())
         low, high = interval(values, bootstrap)
         scores[f"pass@{k}"] = sum(values) / len(values) if values else None
         scores[f"pass@{k}_low"], scores[f"pass@{k}_high"] = low, high
-    num = sum(each.num for each in tries.values())
-    return scores | {"n": num, "puzzles": len(tries), "errors": len(trajectories) - num}
+    return scores
+
+
+def attainable(
+    scores: Mapping[str, float | None], *, name: str = "pass@1"
+) -> dict[str, float | None]:
+    """`attainable`: which share of the way from random to optimal play a success rate has come.
+
+    (score - floor) / (ceiling - floor), and the same of the ends of the score's interval: what
+    floor and ceiling themselves may be off by isn't in it. All None without both bounds, or where
+    they are equal.
+    """
+    floor, ceiling = scores.get("floor"), scores.get("ceiling")
+    found: dict[str, float | None] = {}
+    for end in ("", "_low", "_high"):
+        rate = scores.get(f"{name}{end}")
+        if rate is None or floor is None or ceiling is None or ceiling <= floor:
+            found[f"attainable{end}"] = None
+        else:
+            found[f"attainable{end}"] = (rate - floor) / (ceiling - floor)
+    return found
 
 
 def interval(

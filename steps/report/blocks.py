@@ -17,6 +17,7 @@ from steps.report.records import Block, Image, Markdown, Table
 from steps.report.tables import (
     BOUNDS,
     SUCCESS_COLUMNS,
+    TEACHER_FORCED,
     WORLD_MODEL,
     WORLD_MODEL_COLUMNS,
     Result,
@@ -56,13 +57,30 @@ TRAINING = {
     "processes": "processes",
 }
 PLAY = {
+    "return": "return of an episode",
     "turns_per_episode": "turns an episode",
     "actions_per_episode": "actions an episode",
     "effective_actions": "actions that changed something",
+    "valid_actions": "actions that the game knows",
     "response_chars": "characters an answer",
     "response_tokens": "tokens an answer",
     "errors": "episodes broken by the policy",
 }
+BY_CLASS = (
+    "observation_exact",
+    "prediction_exact",
+    "prediction_entities",
+    "prediction_possible",
+    "prediction_best",
+)
+"""Scores that are told by class of turns."""
+CLASSES = {"by_action": "action", "by_num_actions": "actions ahead", "by_effect": "effect"}
+"""Breakdowns of the world model's scores: key in a report -> what its classes are of."""
+TEACHER_FORCED_WORDS = (
+    "The true answers to random play on puzzles that aren't trained on, read by the model token by "
+    "token. A prediction stands before its action, so that its tokens hold the choice of the "
+    "action, too; the answer is read after the true prediction."
+)
 WORLD_MODEL_WORDS = (
     "Shares of all turns; a malformed answer counts as wrong. *Came true*: what was predicted is "
     "what happened. *Possible*: it could have happened. *Chance*: how likely the predicted state "
@@ -133,6 +151,8 @@ def sft_blocks(result: Result) -> list[Block]:
         ),
         *_by_part(by_part),
         *_world_model(result.get("probe")),
+        *_probe_breakdowns(result.get("probe") or {}),
+        *_teacher_forced({"after SFT": _without_prefix(result.get("probe") or {}, "probe/")}),
     ]
 
 
@@ -147,6 +167,11 @@ def ppo_blocks(result: Result) -> list[Block]:
         "rollout/prediction_possible": "prediction possible",
         "rollout/prediction_probability": "chance of prediction",
     }
+    forced = {
+        "probe/teacher_forced_observation_exact": "observation",
+        "probe/teacher_forced_prediction_exact": "prediction and choice of action",
+        "probe/teacher_forced_answer_exact": "answer after true prediction",
+    }
     anchor = {"actor/reference_kl": "from the SFT model", "actor/approx_kl": "from the step before"}
     return [
         _heading(
@@ -156,19 +181,27 @@ def ppo_blocks(result: Result) -> list[Block]:
         *_picture(
             _lines(curve, success),
             "Success, share of episodes",
-            "Dashed: random and optimal play on the validation puzzles, computed exactly."
+            f"Dashed: random and optimal play on the validation puzzles, {_how_known(result)}."
             if result.get("floor") is not None
             else "Training puzzles are new at every step.",
             is_rate=True,
             floor=result.get("floor"),
             ceiling=result.get("ceiling"),
         ),
+        *_pass_over_training(curve, result),
         *_picture(
             _lines(curve, world),
             "World model while it learns to act, share of turns",
             "Falling lines: the model forgets how its world works.",
             is_rate=True,
         ),
+        *_picture(
+            _lines(curve, forced),
+            "True answers that are the model's first choice, share of turns",
+            TEACHER_FORCED_WORDS,
+            is_rate=True,
+        ),
+        *_probe_breakdowns(_last_probe(curve)),
         *_picture(
             _lines(curve, anchor),
             "KL divergence, nats a token",
@@ -193,9 +226,9 @@ def evaluate_blocks(result: Result) -> list[Block]:
         blocks.append(Markdown(text=f"### World model\n\n{WORLD_MODEL_WORDS}"))
         blocks.append(_score_table(by_model, WORLD_MODEL))
     final = models.get("final") or {}
-    blocks += _breakdown(final.get("by_action"), "action")
-    if len(final.get("by_num_actions") or {}) > 1:
-        blocks += _breakdown(final["by_num_actions"], "actions ahead")
+    for key, name in CLASSES.items():
+        blocks += _breakdown(final.get(key), name, title=f"World model {model_name('final')}")
+    blocks += _teacher_forced({model_name(name): each for name, each in by_model.items()})
     if any(scores.get(key) is not None for scores in by_model.values() for key in PLAY):
         blocks += [Markdown(text="### Play"), _score_table(by_model, PLAY)]
     return blocks + episode_blocks(final)
@@ -260,18 +293,87 @@ def _gains(gains: Mapping[str, Result | None] | None) -> list[Block]:
     ]
 
 
-def _breakdown(classes: Mapping[str, Result] | None, name: str) -> list[Block]:
-    """World-model scores of each class of turns."""
-    if not classes:
+def _breakdown(classes: Mapping[str, Result] | None, name: str, *, title: str) -> list[Block]:
+    """World-model scores of each class of turns, where there is more than one."""
+    if not classes or len(classes) < 2:
         return []
-    keys = ["observation_exact", "prediction_exact", "prediction_possible", "prediction_best"]
+    keys = [
+        key for key in WORLD_MODEL if any(each.get(key) is not None for each in classes.values())
+    ]
+    keys = [key for key in keys if key in BY_CLASS]
+    counts = any("turns" in each for each in classes.values())
     rows = [
-        (each, number(scores["turns"]), *(number(scores[key]) for key in keys))
+        (
+            each,
+            *([number(scores.get("turns"))] if counts else []),
+            *(number(scores.get(key)) for key in keys),
+        )
         for each, scores in classes.items()
     ]
-    headers = (name, "turns", *(WORLD_MODEL[key] for key in keys))
-    title = Markdown(text=f"### World model {model_name('final')}, by {name}")
-    return [title, Table(headers=headers, rows=tuple(rows))]
+    headers = (name, *(["turns"] if counts else []), *(WORLD_MODEL[key] for key in keys))
+    return [Markdown(text=f"### {title}, by {name}"), Table(headers=headers, rows=tuple(rows))]
+
+
+def _probe_breakdowns(probe: Result) -> list[Block]:
+    """The same of a probe, whose keys are `probe/by_action/Up/prediction_exact`."""
+    blocks: list[Block] = []
+    for key, name in CLASSES.items():
+        classes: dict[str, dict[str, Any]] = {}
+        for path, value in _without_prefix(probe, f"probe/{key}/").items():
+            each, _, score = path.rpartition("/")
+            classes.setdefault(each, {})[score] = value
+        blocks += _breakdown(classes, name, title="World model on puzzles it hasn't seen")
+    return blocks
+
+
+def _how_known(result: Result) -> str:
+    return "computed exactly" if result.get("floor_exact", True) else "random play by simulation"
+
+
+def _last_probe(curve: Sequence[Result]) -> Result:
+    """The last row of a curve that has a probe."""
+    return next((row for row in reversed(curve) if "probe/success" in row), {})
+
+
+def _teacher_forced(by_model: Mapping[str, Result]) -> list[Block]:
+    """Likelihoods of true answers, a column a model."""
+    known = {name: each for name, each in by_model.items() if any(map(each.get, TEACHER_FORCED))}
+    if not known:
+        return []
+    rows = score_rows(known, TEACHER_FORCED)
+    return [
+        Markdown(text=f"### True answers, read by the model\n\n{TEACHER_FORCED_WORDS}"),
+        Table(headers=("", *known), rows=tuple(rows)),
+    ]
+
+
+def _pass_over_training(curve: Sequence[Result], result: Result) -> list[Block]:
+    """Pass@k of the probes, where it was measured for more than one k."""
+    keys = sorted(
+        {
+            key
+            for row in curve
+            for key in row
+            if key.startswith("probe/pass@") and key[11:].isdigit()
+        },
+        key=lambda key: int(key[11:]),
+    )
+    if len(keys) < 2:
+        return []
+    return _picture(
+        _lines(curve, {key: f"Pass@{key[11:]}" for key in keys}),
+        "Pass@k over training, validation puzzles",
+        "Bands: intervals over puzzles. Dashed: a single try of random and of optimal play.",
+        is_rate=True,
+        floor=result.get("floor"),
+        ceiling=result.get("ceiling"),
+    )
+
+
+def _without_prefix(result: Result, prefix: str) -> dict[str, Any]:
+    return {
+        key.removeprefix(prefix): value for key, value in result.items() if key.startswith(prefix)
+    }
 
 
 def _training_facts(result: Result) -> Table:
@@ -333,7 +435,13 @@ def _line(curve: Sequence[Result], key: str, name: str) -> list[Series]:
     if not points:
         return []
     steps, values = zip(*points, strict=True)
-    return [Series(name=name, x=steps, y=values)]
+    ends = [
+        [row[f"{key}_{end}"] for row in curve if row.get(f"{key}_{end}") is not None]
+        for end in ("low", "high")
+    ]
+    has_band = all(len(end) == len(points) for end in ends)
+    low, high = ends if has_band else ((), ())
+    return [Series(name=name, x=steps, y=values, low=low, high=high)]
 
 
 def _facts(facts: Mapping[str, Any]) -> Table:

@@ -47,13 +47,16 @@ def boards(episode: Mapping[str, Any], *, max_turns: int = 10, title: str = "") 
 
     `episode` is of `transcripts.transcript`. A cell that differs from the truth is red; in a
     prediction that was possible and only wasn't drawn, it is amber. Rows that no turn has are left
-    out. Raises ValueError where `has_boards` is false.
+    out; of a prediction of several states the last is drawn. Raises ValueError where `has_boards`
+    is false.
     """
     if not has_boards(episode):
         raise ValueError(f"episode {episode['trajectory_id']} shows no board; print its text")
     turns = episode["turns"][:max_turns]
     rows = [row for row in _BOARD_ROWS if any(turn[row.key] is not None for turn in turns)]
     widest = _widest_truth(turns)
+    line = str(episode.get("prediction_separator", ""))
+    turns = [{**turn, **_last_states(turn, line)} for turn in turns] if line else turns
     texts = [[_board_lines(turn[row.key], widest) for row in rows] for turn in turns]
     width = max((len(line) for column in texts for lines in column for line in lines), default=1)
     height = max((len(lines) for column in texts for lines in column), default=1)
@@ -77,6 +80,16 @@ def boards(episode: Mapping[str, Any], *, max_turns: int = 10, title: str = "") 
             colour = _AMBER if row.key == "prediction" and turn["chance"] else _RED
             _board(axes, left, index * down, lines[index], truth, colour)
     return png(figure)
+
+
+def _last_states(turn: Mapping[str, Any], separator: str) -> dict[str, str | None]:
+    """What follows the last separator line: of a prediction of several states the last one."""
+    found: dict[str, str | None] = {}
+    for key in ("prediction", "prediction_truth"):
+        lines = (turn[key] or "").split("\n")
+        ends = [index for index, line in enumerate(lines) if line.strip() == separator]
+        found[key] = None if turn[key] is None else "\n".join(lines[ends[-1] + 1 if ends else 0 :])
+    return found
 
 
 def _board_lines(text: str | None, width: int = _MAX_WIDTH) -> list[str]:

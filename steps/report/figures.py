@@ -107,6 +107,34 @@ def curve(
     return png(figure)
 
 
+def pass_curve(models: Mapping[str, Mapping[str, Any]], *, title: str = "") -> bytes:
+    """Pass@k over k, a line a model, each with its band, k on a logarithmic axis.
+
+    A model's scores hold `pass@k`, `pass@k_low` and `pass@k_high`; floor and ceiling, those of a
+    single try, are read off the first.
+    """
+    figure, axes = _frame(title, "k: tries", "share of puzzles solved", size=(6.4, 3.4))
+    ends: list[tuple[float, str, str]] = []
+    ticks: set[int] = set()
+    for index, (name, scores) in enumerate(models.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        ks = sorted(int(key[5:]) for key in scores if key[5:].isdigit() and scores[key] is not None)
+        y, low, high = ([scores[f"pass@{k}{end}"] for k in ks] for end in ("", "_low", "_high"))
+        axes.plot(ks, y, color=colour, linewidth=1.8, marker="o", markersize=4)
+        axes.fill_between(ks, low, high, color=colour, alpha=0.14, linewidth=0)
+        ticks.update(ks)
+        if y:
+            ends.append((y[-1], f"{name} {_short(y[-1])}".strip(), colour))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value)}"))
+    bounds = next(iter(models.values()), {})
+    _bounds(axes, bounds.get("floor"), bounds.get("ceiling"))
+    _rate_axis(axes)
+    _end_labels(axes, ends)
+    return png(figure)
+
+
 def learning_race(
     arms: Sequence[Arm],
     *,
@@ -231,6 +259,17 @@ def canvas(size: tuple[float, float]) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
+def grid(
+    size: tuple[float, float], heights: Sequence[float], widths: Sequence[float] = (1.0,)
+) -> tuple[Figure, Any]:
+    """An empty figure and its axes, an array of rows of these heights; columns share their x."""
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    ratios = {"height_ratios": list(heights), "width_ratios": list(widths)}
+    shape = len(heights), len(widths)
+    return figure, figure.subplots(*shape, squeeze=False, sharex="col", gridspec_kw=ratios)
+
+
 def png(figure: Figure, dpi: int = DPI) -> bytes:
     """The figure as a file's content, the same for the same figure."""
     buffer = io.BytesIO()
@@ -242,6 +281,12 @@ def _frame(
     title: str, xlabel: str, ylabel: str, *, size: tuple[float, float]
 ) -> tuple[Figure, Axes]:
     figure, axes = canvas(size)
+    style(axes, title, xlabel, ylabel)
+    return figure, axes
+
+
+def style(axes: Axes, title: str = "", xlabel: str = "", ylabel: str = "") -> None:
+    """The house's look: two spines, a pale grid, a title at the left."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=8.5, length=3)
@@ -250,7 +295,6 @@ def _frame(
     axes.set_xlabel(xlabel, fontsize=9, color=INK)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
     axes.set_title(title, pad=10, **_TITLE)
-    return figure, axes
 
 
 def _known(series: Series) -> tuple[Floats, Floats]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -13,8 +13,10 @@ Result = Mapping[str, Any]
 NONE = "–"
 MODEL_NAMES = {"final": "after PPO", "after_sft": "after SFT"}
 BOUNDS = {
+    "greedy_success": "success at temperature 0",
     "floor": "random play",
     "ceiling": "optimal play",
+    "attainable": "share of the attainable",
     "n": "episodes",
     "puzzles": "puzzles",
 }
@@ -22,16 +24,28 @@ WORLD_MODEL = {
     "format_rate": "well-formed answers",
     "observation_exact": "observation right",
     "observation_cells": "observation, cells right",
+    "observation_entities": "observation, entities right",
     "prediction_exact": "prediction came true",
     "prediction_cells": "prediction, cells right",
+    "prediction_entities": "prediction, entities right",
     "prediction_possible": "prediction was possible",
     "prediction_probability": "chance of the predicted state",
     "prediction_best": "chance of the likeliest state",
 }
+TEACHER_FORCED = {
+    f"teacher_forced_{span}_{measure}": f"{span}: {words}"
+    for span in ("observation", "thought", "prediction", "answer")
+    for measure, words in (
+        ("exact", "all tokens the first choice"),
+        ("tokens", "tokens that are the first choice"),
+        ("nll", "nats a token"),
+    )
+}
 
 LEGEND = (
     "Pass@1: share of episodes solved. Pass@k: share of puzzles solved at least once in k tries. "
-    "In brackets: confidence interval. Rows on answers, observations and predictions: shares "
+    "In brackets: confidence interval. Share of the attainable: of the way from random to optimal "
+    "play. Rows on answers, observations and predictions: shares "
     "of all turns; no prediction can expect more than the likeliest state's chance."
 )
 SUCCESS_COLUMNS = ("Pass@1", "Pass@k", "random play", "optimal play", "episodes", "puzzles")
@@ -131,7 +145,20 @@ def pass_keys(scores: Result) -> list[str]:
 def interval_text(scores: Result, key: str) -> str:
     """The interval of a score in brackets, a blank before it; empty where there is none."""
     low, high = scores.get(f"{key}_low"), scores.get(f"{key}_high")
-    return "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    return "" if low is None or low == high or high is None else f" [{low:.2f}, {high:.2f}]"
+
+
+def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns for a terminal, the first to the left and the others to the right."""
+    lines = [headers, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
 
 
 def number(value: Any) -> str:

@@ -13,6 +13,9 @@ from typing import Any
 
 from steps.agent.records import Trajectory, Turn
 
+_WHOLE = 1 - 1e-6
+"""Probabilities that sum to less are not all that could have come: then no chance is known."""
+
 
 def transcript(trajectory: Trajectory) -> dict[str, Any]:
     """One episode, its prompts left out (they repeat the states)."""
@@ -26,6 +29,7 @@ def transcript(trajectory: Trajectory) -> dict[str, Any]:
         "stop_reason": str(trajectory.stop_reason),
         "reward": trajectory.reward,
         "error": trajectory.error,
+        "prediction_separator": trajectory.prediction_separator,
         "turns": [_turn(turn) for turn in trajectory.turns],
     }
 
@@ -65,7 +69,7 @@ def _first_new(candidates: Iterable[Trajectory], chosen: list[Trajectory]) -> Tr
 def _turn(turn: Turn) -> dict[str, Any]:
     prediction = turn.parsed.prediction
     chance = None
-    if prediction is not None and turn.possible_next:
+    if prediction is not None and sum(turn.possible_next.values()) > _WHOLE:
         chance = float(turn.possible_next.get(prediction, 0.0))
     return {
         "index": turn.index,

@@ -14,7 +14,7 @@ from typing import Any
 
 from steps.errors import DataError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Rises whenever a column is added, removed, renamed or changes its meaning."""
 MANIFEST = "manifest.json"
 """Written last into a directory: its presence says that the directory is complete."""

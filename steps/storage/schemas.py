@@ -100,6 +100,7 @@ TRAJECTORY_SCHEMA = pa.schema(
         ("success", pa.bool_()),
         ("response_format", pa.string()),
         ("error", pa.string()),
+        ("prediction_separator", pa.string()),
     ]
 )
 EXAMPLE_SCHEMA = pa.schema(
@@ -115,6 +116,8 @@ EXAMPLE_SCHEMA = pa.schema(
         ("status", pa.string()),
         ("model_observation", pa.string()),
         ("model_prediction", pa.string()),
+        ("true_observation", pa.string()),
+        ("true_prediction", pa.string()),
     ]
 )
 
@@ -299,6 +302,7 @@ def _trajectory_row(trajectory: Trajectory) -> dict[str, Any]:
         "success": trajectory.success,
         "response_format": trajectory.response_format.value,
         "error": trajectory.error,
+        "prediction_separator": trajectory.prediction_separator,
     }
 
 
@@ -318,6 +322,8 @@ def _example_row(example: SFTExample) -> dict[str, Any]:
         "status": example.status.value,
         "model_observation": example.model_observation,
         "model_prediction": example.model_prediction,
+        "true_observation": example.true_observation,
+        "true_prediction": example.true_prediction,
     }
 
 

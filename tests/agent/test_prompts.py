@@ -138,9 +138,23 @@ def test_without_an_action_list_or_instruction_the_prompt_is_silent_about_them()
     assert "You have 1 action left." in text
 
 
+def test_a_state_after_each_action_is_asked_for_where_there_may_be_several() -> None:
+    each = PromptSettings(prediction_steps="each", max_actions_per_turn=3, separator=";")  # type: ignore[arg-type]
+    text = prompt(each, turn_index=0)[1].content
+    assert (
+        "Write the state after each action of your answer inside <prediction>, in order, with ; on "
+        "a line of its own between two states: the grid, then the coordinates on a line of their "
+        "own.\n" in text
+    )
+    assert text.count("<prediction>[state after each action]</prediction>") == 2
+    single = PromptSettings(prediction_steps="each")  # type: ignore[arg-type]
+    assert prompt(single) == prompt(PromptSettings())
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
+        ({"prediction_steps": "eahc"}, "unknown prompt.prediction_steps 'eahc'; did you mean"),
         ({"history": "single"}, "unknown prompt.history 'single'; did you mean 'single_turn'"),
         ({"style": "fulll"}, "did you mean 'full'"),
         ({"response_format": "worldmodel"}, "did you mean 'world_model'"),

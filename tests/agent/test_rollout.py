@@ -489,3 +489,73 @@ def test_prompt_and_rollout_must_agree() -> None:
 
 def test_the_fake_world_is_what_these_tests_take_it_for() -> None:
     assert [corridor(cell) for cell in (0, 2, 4)] == ["P___G", "O_P_G", "O___P"]
+
+
+# A state after each action
+
+
+def each(**kwargs: Any) -> RolloutSettings:
+    return rules(**{"prediction_steps": "each", "max_actions_per_turn": 3, "max_turns": 1} | kwargs)
+
+
+def test_each_executed_action_has_its_state_in_the_prediction() -> None:
+    (episode,) = play([answer("Left", "Right", "Right")], each(splice=True))
+    (turn,) = episode.turns
+    assert turn.prediction_truth == "OP__G\n||\nO_P_G\n||\nO__PG"
+    assert turn.possible_next == {turn.prediction_truth: 1.0}
+    assert f"<prediction>{turn.prediction_truth}</prediction>" in turn.response
+    assert episode.prediction_separator == "||"
+
+
+def test_actions_after_the_end_of_the_game_have_no_state() -> None:
+    (episode,) = play([answer("Left", "Left", "Right")], each())
+    (turn,) = episode.turns
+    assert turn.prediction_truth == "OP__G\n||\nP___G"
+    assert turn.possible_next == {turn.prediction_truth: 1.0}
+
+
+def test_a_turn_without_an_action_has_the_present_state() -> None:
+    (episode,) = play(["?"], each())
+    assert episode.turns[0].prediction_truth == "O_P_G"
+    assert episode.turns[0].possible_next == {"O_P_G": 1.0}
+
+
+def test_of_several_steps_of_chance_only_the_path_that_came_is_known() -> None:
+    chances = set()
+    for seed in range(24):
+        spec = EpisodeSpec(env_seed=0, sampling_seed=seed)
+        settings = each(splice=True, splice_likeliest=True)
+        (episode,) = play(
+            [answer("Right", "Left")], settings, make_env=lambda: Corridor(slip=0.25), specs=[spec]
+        )
+        (turn,) = episode.turns
+        (path, chance), = turn.possible_next.items()  # fmt: skip
+        assert path == turn.prediction_truth
+        # Each step goes right with 3/4 and fails with 1/4, whatever the other does.
+        steps = [step.effective for step in turn.transitions]
+        assert chance == pytest.approx(0.75 ** sum(steps) * 0.25 ** (2 - sum(steps)))
+        chances.add(chance)
+        # The likeliest state after one action and after two: there, and back again.
+        assert "<prediction>O__PG\n||\nO_P_G</prediction>" in turn.response
+    assert len(chances) == 3
+
+
+def test_one_action_of_chance_has_all_its_outcomes() -> None:
+    make_env = lambda: Corridor(slip=0.25)  # noqa: E731
+    (episode,) = play([answer("Right")], each(), make_env=make_env)
+    assert episode.turns[0].possible_next == {"O_P_G": 0.25, "O__PG": 0.75}
+
+
+def test_with_one_action_a_turn_each_is_the_same_as_last() -> None:
+    one = play([answer("Right")], rules())
+    other = play([answer("Right")], rules(prediction_steps="each"))
+    assert one == other
+    assert one[0].prediction_separator == ""
+
+
+def test_random_play_predicts_each_step_of_a_world_without_chance() -> None:
+    specs = [EpisodeSpec(env_seed=0, sampling_seed=seed) for seed in range(24)]
+    episodes = play(RandomPolicy(), each(max_turns=4), specs=specs)
+    whole = [t for e in episodes for t in e.turns if len(t.transitions) == len(t.parsed.actions)]
+    assert len(whole) > 4
+    assert all(turn.parsed.prediction == turn.prediction_truth for turn in whole)

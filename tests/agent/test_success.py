@@ -9,9 +9,11 @@ from steps.agent.records import ResponseFormat, StopReason, Trajectory
 from steps.agent.success import (
     Bootstrap,
     Tries,
+    attainable,
     interval,
     paired_gain,
     pass_at_k,
+    pass_scores,
     success_scores,
     tries_by_puzzle,
 )
@@ -144,3 +146,28 @@ def test_tries_keep_the_order_of_the_puzzles():
         "a": Tries(num=1, successes=0),
     }
     assert list(tries_by_puzzle(episodes)) == ["b", "a"]
+
+
+def test_the_share_of_the_attainable_runs_from_random_to_optimal_play():
+    scores = {"pass@1": 0.5, "pass@1_low": 0.4, "pass@1_high": 0.7, "floor": 0.2, "ceiling": 0.8}
+    # 0.3 of 0.6; the ends of the interval are 0.2 and 0.5 of 0.6.
+    assert attainable(scores) == pytest.approx(
+        {"attainable": 1 / 2, "attainable_low": 1 / 3, "attainable_high": 5 / 6}
+    )
+    assert attainable(scores | {"pass@1": 0.1})["attainable"] == pytest.approx(-1 / 6)
+
+
+@pytest.mark.parametrize(
+    "bounds", [{}, {"floor": None, "ceiling": 0.5}, {"floor": 0.2, "ceiling": None},
+               {"floor": 1.0, "ceiling": 1.0}],
+)  # fmt: skip
+def test_without_two_bounds_nothing_is_attainable(bounds):
+    found = attainable({"pass@1": 0.5, "pass@1_low": 0.4, "pass@1_high": 0.7} | bounds)
+    assert set(found.values()) == {None}
+
+
+def test_tries_alone_give_pass_at_k():
+    tries = {"a": Tries(num=4, successes=1), "b": Tries(num=4, successes=4)}
+    scores = pass_scores(tries, pass_k=[1, 2, 8])
+    # One success of four: a draw of two holds it with 1/2.
+    assert (scores["pass@1"], scores["pass@2"], scores["pass@8"]) == (0.625, 0.75, None)

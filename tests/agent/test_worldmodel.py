@@ -2,7 +2,7 @@
 
 import pytest
 
-from steps.agent import worldmodel
+from steps.agent import states, worldmodel
 from steps.agent.records import (
     Completion,
     ParsedResponse,
@@ -63,7 +63,7 @@ def make_turn(
     )
 
 
-def episode(*turns, response_format=ResponseFormat.WORLD_MODEL):
+def episode(*turns, response_format=ResponseFormat.WORLD_MODEL, separator=""):
     return Trajectory(
         trajectory_id="t",
         env_id="frozenlake",
@@ -76,6 +76,7 @@ def episode(*turns, response_format=ResponseFormat.WORLD_MODEL):
         stop_reason=StopReason.MAX_TURNS,
         success=False,
         response_format=response_format,
+        prediction_separator=separator,
     )
 
 
@@ -149,9 +150,9 @@ def test_no_turns_give_no_scores():
 
 def test_cells_stop_before_the_coordinates_and_need_a_board():
     grid_coords = "P_\nOG\nPlayer (P) is at (0,0); goal (G) is at (1,1); hole (O) is at (1,0)."
-    assert worldmodel.board_rows(grid_coords) == ("P_", "OG")
-    assert worldmodel.board_rows("Player (P) is at (0,0); goal (G) is at (1,1).") == ()
-    assert worldmodel.board_rows("a line\nand another one") == ()
+    assert states.board_rows(grid_coords) == ("P_", "OG")
+    assert states.board_rows("Player (P) is at (0,0); goal (G) is at (1,1).") == ()
+    assert states.board_rows("a line\nand another one") == ()
     shifted = make_turn(observation="_P\nOG\nPlayer (P) is at (0,1)", observation_truth=grid_coords)
     coords = make_turn("Player (P) is at (9,9)", observation_truth="Player (P) is at (0,0)")
     assert worldmodel.scores([episode(shifted)])["observation_cells"] == 2 / 4
@@ -197,3 +198,65 @@ def test_a_plan_that_the_end_of_the_game_cut_short_keeps_its_length():
     cut = make_turn(transitions=(transition(terminated=True),), planned=("Right", "Up"))
     assert worldmodel.num_actions(cut) == "2"
     assert worldmodel.only_action(cut) is None
+
+
+def test_entities_are_scored_beside_cells():
+    # Truth: P at (0,0), O at (1,0), G at (1,1). RIGHT has P elsewhere, DOWN only G in its place.
+    turns = (make_turn(observation=RIGHT), make_turn(observation=DOWN), make_turn(observation=""))
+    scores = worldmodel.scores([episode(*turns)])
+    assert scores["observation_entities"] == pytest.approx((2 / 3 + 1 / 3 + 0) / 3)
+    assert scores["observation_cells"] == pytest.approx((2 / 4 + 2 / 4 + 0) / 3)
+    assert scores["prediction_entities"] == 1.0
+
+
+def test_steps_of_a_prediction_are_compared_one_by_one():
+    truth = f"{RIGHT}\n||\n{BOARD}"
+    half = make_turn(prediction=f"{RIGHT}\n||\n{RIGHT}", truth=truth)
+    short = make_turn(prediction=RIGHT, truth=truth)
+    right = make_turn(prediction=truth, truth=truth)
+    scores = worldmodel.scores([episode(half, short, right, separator="||")])
+    assert scores["prediction_exact"] == scores["prediction_possible"] == 1 / 3
+    # Of RIGHT, taken for BOARD, two of four cells and two of three entities are right.
+    assert scores["prediction_cells"] == pytest.approx((3 / 4 + 1 / 2 + 1) / 3)
+    assert scores["prediction_entities"] == pytest.approx((5 / 6 + 1 / 2 + 1) / 3)
+
+
+def test_turns_whose_chances_are_not_all_known_have_no_scores_of_chance():
+    known = make_turn(truth=RIGHT, chances={RIGHT: 0.8, BOARD: 0.2})
+    path = make_turn(truth=RIGHT, chances={RIGHT: 0.3})
+    scores = worldmodel.scores([episode(known, path)])
+    assert scores["prediction_exact"] == 1.0
+    assert scores["prediction_best"] == scores["prediction_probability"] == 0.8
+    only = worldmodel.scores([episode(path)])
+    assert only["prediction_best"] is only["prediction_possible"] is None
+
+
+def test_turns_are_told_apart_by_whether_anything_changed():
+    moved, stood = make_turn(), make_turn(transitions=(transition(effective=False),))
+    some = make_turn(transitions=(transition(effective=False), transition()))
+    idle = make_turn(transitions=())
+    assert [worldmodel.effect(turn) for turn in (moved, stood, some, idle)] == [
+        "effective", "ineffective", "effective", None
+    ]  # fmt: skip
+
+
+def test_many_classes_become_few():
+    turns = [make_turn(transitions=(transition(f"a{i:02}"),)) for i in range(20)]
+    turns += [make_turn(prediction=BOARD, transitions=(transition("zz"),))] * 3
+    found = worldmodel.scores_by([episode(*turns)], worldmodel.only_action)
+    assert list(found) == [*(f"a{i:02}" for i in range(10)), "zz", "other"]
+    assert (found["zz"]["turns"], found["other"]["turns"]) == (3, 10)
+    assert (found["zz"]["prediction_exact"], found["other"]["prediction_exact"]) == (0.0, 1.0)
+
+
+def test_sums_of_two_halves_make_the_scores_of_the_whole():
+    turns = [
+        make_turn(),
+        make_turn(observation=DOWN),
+        make_turn(None, None, status=ParseStatus.NO_ANSWER),
+        make_turn(prediction=BOARD, chances={RIGHT: 0.7, BOARD: 0.3}),
+    ]
+    halves = [worldmodel.tally([episode(*part)]) for part in (turns[:1], turns[1:])]
+    assert halves[0].merge(halves[1]).scores() == pytest.approx(
+        worldmodel.tally([episode(*turns)]).scores()
+    )

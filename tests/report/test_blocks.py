@@ -1,5 +1,7 @@
 """Card blocks, tables and transcripts: what they must say, and what they survive."""
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -143,7 +145,10 @@ def test_evaluation_card_has_every_model_between_the_bounds_and_readable_episode
         "summary": SUMMARY,
         "models": {
             "final": {
-                "by_action": {"Up": {"turns": 9} | dict.fromkeys(tables.WORLD_MODEL, 0.5)},
+                "by_action": {
+                    action: {"turns": 9} | dict.fromkeys(tables.WORLD_MODEL, 0.5)
+                    for action in ("Down", "Up")
+                },
                 "by_num_actions": {"1": {"turns": 9}},
                 "sample": transcripts.sample([episode("a", "p", success=True)]),
             }
@@ -332,3 +337,73 @@ def test_sample_fills_up_with_what_there_is():
     played = [episode("a", "p"), episode("b", "p")]
     assert [each["trajectory_id"] for each in transcripts.sample(played)] == ["a", "b"]
     assert transcripts.sample([]) == []
+
+
+def test_pass_at_k_over_training_is_drawn_where_probes_have_several_k(monkeypatch):
+    probes = [
+        {"probe/success": k, "probe/pass@1": k, "probe/pass@1_low": k - 0.1,
+         "probe/pass@1_high": k + 0.1, "probe/pass@8": 2 * k, "step": step}
+        for step, k in ((10, 0.2), (20, 0.4))
+    ]  # fmt: skip
+    drawn = []
+    monkeypatch.setattr(
+        blocks.figures, "curve", lambda series, **given: drawn.append((series, given)) or b""
+    )
+    result = {"curve": probes, "floor": 0.2, "ceiling": 0.9}
+    blocks.ppo_blocks(result)
+    lines, given = next(each for each in drawn if each[1]["title"].startswith("Pass@k"))
+    assert [line.name for line in lines] == ["Pass@1", "Pass@8"]
+    assert (lines[0].x, lines[0].low) == ((10, 20), pytest.approx([0.1, 0.3]))
+    assert (lines[1].y, lines[1].low) == ((0.4, 0.8), ())
+    assert (given["floor"], given["ceiling"]) == (0.2, 0.9)
+    drawn.clear()
+    for row in probes:
+        del row["probe/pass@8"]
+    blocks.ppo_blocks(result)
+    assert not [each for each in drawn if each[1]["title"].startswith("Pass@k")]
+
+
+def test_a_probes_classes_of_turns_and_likelihoods_are_tables():
+    probe = {
+        "probe/format_rate": 1.0,
+        "probe/by_action/Up/prediction_exact": 0.25,
+        "probe/by_action/a/b/prediction_exact": 0.75,
+        "probe/by_effect/effective/prediction_exact": 0.5,
+        "probe/teacher_forced_answer_exact": 0.875,
+        "probe/teacher_forced_answer_nll": 0.125,
+    }
+    found = blocks.sft_blocks({"probe": probe})
+    rows = rows_of(found)
+    assert (rows["Up"], rows["a/b"]) == (("0.250",), ("0.750",))
+    assert "effective" not in rows  # one class alone is the whole
+    assert rows["answer: all tokens the first choice"] == ("0.875",)
+    assert rows["answer: nats a token"] == ("0.125",)
+
+
+def test_evaluation_card_has_the_share_of_the_attainable_and_classes_of_effect():
+    scores = SCORES | {"attainable": 0.76, "attainable_low": 0.7, "attainable_high": 0.8,
+                       "return": 0.7, "valid_actions": 0.99, "floor_low": 0.2161,
+                       "floor_high": 0.2161}  # fmt: skip
+    classes = {"effective": 0.9, "ineffective": 0.6}
+    final = {
+        "by_effect": {name: {"turns": 5, "prediction_exact": x} for name, x in classes.items()}
+    }
+    rows = rows_of(blocks.evaluate_blocks({"summary": scores, "models": {"final": final}}))
+    assert rows["share of the attainable"] == ("0.760 [0.70, 0.80]",)
+    assert rows["random play"] == ("0.216",)  # an exact floor has no interval
+    assert rows["ineffective"] == ("5", "0.600")
+    assert rows["actions that the game knows"] == ("0.990",)
+
+
+def test_plain_tables_line_their_columns_up():
+    text = tables.plain_table(("k", "Pass@k"), [("1", "0.500"), ("1024", "1")])
+    assert text == "k     Pass@k\n1      0.500\n1024       1"
+
+
+def test_the_chance_of_a_prediction_is_unknown_where_only_the_path_is():
+    turns = (replace(make_turn(), possible_next={MOVED: 0.4}),)
+    found = transcripts.transcript(
+        replace(episode("a", "p", turns=turns), prediction_separator="||")
+    )
+    assert found["turns"][0]["chance"] is None
+    assert found["prediction_separator"] == "||"

@@ -221,3 +221,23 @@ def test_states_without_a_board_are_for_the_text(drawn):
     assert not boards.has_boards({"trajectory_id": "t", "turns": []})
     with pytest.raises(ValueError, match="shows no board"):
         boards.boards(episode)
+
+
+def test_pass_at_k_is_drawn_over_powers_with_its_band_and_bounds(drawn):
+    scores = {"pass@1": 0.2, "pass@1_low": 0.1, "pass@1_high": 0.3}
+    scores |= {"pass@4": 0.5, "pass@4_low": 0.4, "pass@4_high": 0.6, "pass@8": None}
+    scores |= {"floor": 0.2, "ceiling": 0.9}
+    figures.pass_curve({"SPA": scores}, title="sweep")
+    (figure,) = drawn
+    axes = figure.axes[0]
+    line = axes.lines[0]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 4], [0.2, 0.5])
+    assert axes.get_xscale() == "log"
+    assert level_lines(figure) == [0.2, 0.9]
+    assert "SPA 0.50" in texts(figure)
+
+
+def test_of_a_prediction_of_several_states_the_last_is_drawn():
+    turn = {"prediction": f"{BOARD}\n||\n{MOVED}", "prediction_truth": HOLE, "state": BOARD}
+    assert boards._last_states(turn, "||") == {"prediction": MOVED, "prediction_truth": HOLE}
+    assert boards._last_states(turn | {"prediction": None}, "||")["prediction"] is None

@@ -1,0 +1,233 @@
+"""`python -m steps.evaluate`: measures that stand apart from a run.
+
+    python -m steps.evaluate passk --env frozenlake --model DIR --like tiny --samples 1024
+    python -m steps.evaluate perplexity --env frozenlake --model DIR --like tiny
+
+`--model` is a Hugging Face directory or hub name (for `passk` also `random` or `oracle`). What it
+is shown and how it plays is composed as in a run; `--like` names the file of `conf/model` that it
+was trained with, which a directory can't tell: a model made by `--model tiny` wants `--like tiny`.
+Prints a table, and writes it with all else as JSON (and a picture) where `--out` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import conf
+from conf.schema import Config
+from envs import splits
+from envs.errors import EnvironmentConfigError
+from steps import settings as from_config
+from steps import storage
+from steps.agent import success
+from steps.errors import ConfigError, SPAError
+from steps.evaluate import episode_specs, play
+from steps.policies.model_directory import check_model
+from steps.report import tables
+
+STATE_FORMATS = ("grid", "coords", "grid_coords")
+CHUNK = 8192
+"""Episodes played at once: only their outcomes are kept."""
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; a user's mistake is one line and exit status 1."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        text = options.command(options)
+    except (SPAError, conf.ConfigError) as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(1) from None
+    sys.stdout.write(f"{text}\n")
+
+
+def passk(config: Config, model: str, *, out_dir: Path | None = None) -> dict[str, Any]:
+    """Pass@k of one model for every k of `evaluation.pass_k`, between floor and ceiling.
+
+    Writes `passk.json` and `passk.png` to `out_dir`. Floor and ceiling are of a single try.
+    """
+    specs = episode_specs(config)
+    samples = config.evaluation.samples
+    size = samples * max(1, CHUNK // samples)
+    tries: dict[str, success.Tries] = {}
+    for start in range(0, len(specs), size):
+        played = play(
+            config,
+            specs[start : start + size],
+            model,
+            temperature=config.evaluation.temperature,
+        )
+        tries |= success.tries_by_puzzle(played)
+    evaluation = config.evaluation
+    bootstrap = success.Bootstrap(resamples=evaluation.bootstrap, confidence=evaluation.confidence)
+    seeds = [spec.env_seed for spec in specs if spec.member == 0]
+    scores = success.pass_scores(tries, pass_k=evaluation.pass_k, bootstrap=bootstrap)
+    scores |= from_config.floor_and_ceiling(config, seeds)
+    result: dict[str, Any] = {
+        "env_id": config.env.id,
+        "model": model,
+        "scores": scores,
+        "n": sum(each.num for each in tries.values()),
+        "puzzles": {puzzle: [each.successes, each.num] for puzzle, each in tries.items()},
+        "settings": conf.to_plain(config),
+    }
+    if out_dir is not None:
+        from steps.report import figures  # brings matplotlib
+
+        storage.atomic_write_json(out_dir / "passk.json", result)
+        title = f"{config.env.id}: {Path(model).name}, {len(tries)} puzzles x {samples}"
+        picture = figures.pass_curve({"": scores}, title=title)
+        (out_dir / "passk.png").write_bytes(picture)
+    return result
+
+
+def perplexity(
+    config: Config, model: str, *, state_formats: Sequence[str], puzzles: int
+) -> dict[str, Any]:
+    """State perplexity of one model in each format, as `steps.training.perplexity` defines it."""
+    for state_format in state_formats:
+        from_config.one_of("--states", state_format, STATE_FORMATS)
+    check_model(model)
+    try:
+        seeds = splits.draw_seeds(
+            from_config.env_factory(config),
+            config.evaluation.split,
+            puzzles,
+            config.evaluation.base_seed,
+            distinct=True,
+        )
+    except EnvironmentConfigError as error:
+        raise ConfigError(f"--puzzles {puzzles}: {error}") from error
+    from steps.training.perplexity import measure  # brings torch
+
+    cores = from_config.cores(config)
+    found = measure(config, model, state_formats=state_formats, seeds=seeds, cores=cores)
+    return {
+        "env_id": config.env.id,
+        "model": model,
+        "puzzles": puzzles,
+        "states": found,
+        "settings": conf.to_plain(config),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m steps.evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="passk | perplexity")
+    sweep = commands.add_parser("passk", help="Pass@k for many k")
+    _common(sweep, _passk_command)
+    sweep.add_argument("--samples", type=int, default=1024, help="episodes of each puzzle")
+    sweep.add_argument("--puzzles", type=int, default=32)
+    sweep.add_argument(
+        "--k", type=_numbers, default=(), help="1,4,16,...; all powers of two by default"
+    )
+    words = commands.add_parser("perplexity", help="how surprising the words of a state are")
+    _common(words, _perplexity_command)
+    words.add_argument("--states", default=",".join(STATE_FORMATS), help="state formats")
+    words.add_argument("--puzzles", type=int, default=64)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, command: Any) -> None:
+    parser.set_defaults(command=command)
+    parser.add_argument("--env", default="frozenlake")
+    parser.add_argument("--model", required=True, help="directory, hub name, random or oracle")
+    parser.add_argument("--like", default="", help="file of conf/model that the model is like")
+    parser.add_argument("--profile", default="")
+    parser.add_argument("--experiment", default="spa")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--override", default="", help='as for a run: "sampling.top_p=0.9 ..."')
+    parser.add_argument("--out", type=Path, help="directory for results")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _powers(samples: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to `samples`."""
+    return tuple(1 << power for power in range(max(samples, 1).bit_length()))
+
+
+def _passk_command(options: argparse.Namespace) -> str:
+    ks = options.k or _powers(options.samples)
+    config = _config(
+        options,
+        f"evaluation.samples={options.samples}",
+        f"evaluation.puzzles={options.puzzles}",
+        f"evaluation.pass_k=[{','.join(map(str, ks))}]",
+    )
+    result = passk(config, options.model, out_dir=options.out)
+    scores = result["scores"]
+    rows = [
+        (key.split("@")[1], tables.number(scores[key]) + tables.interval_text(scores, key))
+        for key in tables.pass_keys(scores)
+    ]
+    words = f"{result['n']:,} episodes of {len(result['puzzles'])} puzzles of {config.env.id}"
+    bounds = ", ".join(
+        f"{name} {tables.number(scores.get(key))}"
+        for key, name in (("floor", "random play"), ("ceiling", "optimal play"))
+    )
+    return f"{words}; a single try of {bounds}\n{tables.plain_table(('k', 'Pass@k'), rows)}"
+
+
+def _perplexity_command(options: argparse.Namespace) -> str:
+    if options.model in from_config.BASELINES:
+        raise ConfigError(f"--model {options.model} reads no text; name a model directory.")
+    config = _config(options)
+    result = perplexity(
+        config,
+        options.model,
+        state_formats=[part.strip() for part in options.states.split(",")],
+        puzzles=options.puzzles,
+    )
+    if options.out is not None:
+        storage.atomic_write_json(options.out / "perplexity.json", result)
+    columns = ("perplexity", "perplexity_mean", "character_perplexity", "states", "tokens")
+    rows = [
+        (name, *(tables.number(each[column]) for column in columns))
+        for name, each in result["states"].items()
+    ]
+    return tables.plain_table(("states", *map(tables.words, columns)), rows)
+
+
+def _config(options: argparse.Namespace, *more: str) -> Config:
+    """The settings of a run with this model."""
+    is_baseline = options.model in from_config.BASELINES
+    config = conf.compose(
+        profile=options.profile or None,
+        env=options.env,
+        model=options.like or (None if is_baseline else options.model),
+        experiment=options.experiment,
+        seed=options.seed,
+        overrides=[*more, *conf.split_overrides(options.override)],
+    )
+    if not is_baseline:
+        check_model(options.model)
+        _check_length(config, options.model)
+    return config
+
+
+def _check_length(config: Config, model: str) -> None:
+    """A model with too short a context would lose every episode without a word."""
+    file = Path(model) / "config.json"
+    known: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    length = next((known[key] for key in _LENGTH_KEYS if known.get(key)), 0)
+    if 0 < length < config.sampling.max_model_len:
+        raise ConfigError(
+            f"the model in {model!r} reads {length} tokens, fewer than sampling.max_model_len="
+            f"{config.sampling.max_model_len}: say which model it is like (--like tiny for the "
+            "built-in one), or lower sampling.max_model_len with --override."
+        )

@@ -1,0 +1,100 @@
+"""`python -m steps.evaluate`: its two commands, and the mistakes it answers in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import conf
+from steps import evaluate_cli
+from steps.agent.success import pass_at_k
+from steps.evaluate_cli import main
+from steps.training.tiny_model import build_tiny
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The built-in model, untrained."""
+    directory = tmp_path_factory.mktemp("model")
+    return str(build_tiny(conf.compose().model, directory))
+
+
+def test_a_sweep_estimates_every_k_from_the_same_episodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate_cli, "CHUNK", 40)  # three pieces: of 2, 2 and 1 puzzles
+    command = ["passk", "--model", "random", "--samples", "16", "--puzzles", "5", "--out"]
+    main([*command, str(tmp_path)])
+    result = json.loads((tmp_path / "passk.json").read_text())
+    assert result["n"] == 80
+    assert [each[1] for each in result["puzzles"].values()] == [16] * 5
+    for k in (1, 2, 4, 8, 16):
+        expected = [pass_at_k(16, won, k) for won, _ in result["puzzles"].values()]
+        assert result["scores"][f"pass@{k}"] == pytest.approx(sum(expected) / 5)
+    assert (tmp_path / "passk.png").read_bytes().startswith(b"\x89PNG")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(
+        "80 episodes of 5 puzzles of frozenlake; a single try of random play"
+    )
+    assert [line.split()[0] for line in lines[1:]] == ["k", "1", "2", "4", "8", "16"]
+
+    monkeypatch.setattr(evaluate_cli, "CHUNK", 8192)
+    main([*command, str(tmp_path / "whole")])
+    assert json.loads((tmp_path / "whole" / "passk.json").read_text()) == result
+
+
+def test_chosen_k_are_the_only_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--samples", "3", "--puzzles", "4", "--k", "1,3"]
+    main(["passk", "--env", "frozenlake_deterministic", "--model", "oracle", *chosen])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("optimal play 1.000")
+    assert [line.split()[:2] for line in lines[2:]] == [["1", "1.000"], ["3", "1.000"]]
+
+
+def test_perplexity_reads_any_model_directory(
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["perplexity", "--model", tiny, "--like", "tiny", "--puzzles", "3"]
+    main([*command, "--states", "grid,coords", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "perplexity.json").read_text())["states"]
+    assert list(found) == ["grid", "coords"]
+    # Random weights: about as surprised as by some 300 tokens of equal chances.
+    assert 250 < found["grid"]["perplexity"] < 450
+    assert found["grid"]["tokens"] == 19 * found["grid"]["states"]
+    assert capsys.readouterr().out.splitlines()[1].split()[0] == "grid"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("passk --model /nowhere", "model directory '/nowhere' doesn't exist"),
+        ("passk --model random --samples 4 --k 8", "needs more than evaluation.samples=4"),
+        ("passk --model random --puzzles 0", "evaluation.puzzles"),
+        ("passk --model random --env frozen --puzzles 2 --samples 2", "unknown environment"),
+        ("passk --model oracle --like tyny", "did you mean 'tiny'"),
+        ("perplexity --model random", "random reads no text"),
+        ("perplexity --model TINY --states gird --like tiny", "did you mean 'grid'"),
+        ("perplexity --model TINY", "reads 256 tokens, fewer than sampling.max_model_len=3600"),
+    ],
+)
+def test_mistakes_are_one_line(
+    command: str, message: str, tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(command.replace("TINY", tiny).split())
+    assert stopped.value.code == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_module_of_the_stage_is_the_command(root: Path) -> None:
+    command = [sys.executable, "-m", "steps.evaluate", "passk", "--model", "random"]
+    command += ["--samples", "1", "--puzzles", "1"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 episodes of 1 puzzles of frozenlake")
