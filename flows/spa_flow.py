@@ -3,6 +3,7 @@
     python flows/spa_flow.py run --env frozenlake
     python flows/spa_flow.py run --env frozenlake,frozenlake_deterministic --profile smoke
     python flows/spa_flow.py run --experiment vanilla_rl --override "ppo.lr=1e-5 sft.lr=1e-3"
+    python flows/spa_flow.py run --env frozenlake_upstream --start-from RUN
     python flows/spa_flow.py resume --origin-run-id RUN
 
 This file is loaded in every task, so it imports nothing heavy: a stage is imported in its step.
@@ -59,7 +60,7 @@ def read_settings(given: str) -> dict[str, Any]:
         if starts:
             from steps import preflight
 
-            settings = runs.settings_of(request, check=preflight.check)
+            settings = runs.settings_of(request, check=preflight.check, find=earlier_model)
         else:
             settings = runs.settings_of(request)
     except SPAError as error:
@@ -67,6 +68,17 @@ def read_settings(given: str) -> dict[str, Any]:
     if starts:
         print("\n".join(runs.describe(settings)), flush=True)
     return settings
+
+
+def earlier_model(request: runs.Request, config: conf.Config) -> dict[str, Any]:
+    """The earlier run's results that one environment starts from, found and judged."""
+    from steps import preflight
+    from steps.orchestration import earlier
+
+    start = earlier.find(request, config)
+    if start["model_dir"]:
+        preflight.check_start(config, start["model_dir"])
+    return start
 
 
 def sized(name: str) -> Callable[[Any], Any]:
@@ -120,6 +132,17 @@ class SPAFlow(FlowSpec):
         help=f"Results of earlier runs: {', '.join(runs.CACHE_MODES)}. None are kept yet, so "
         "that every stage is computed.",
     )
+    start_from = Parameter(
+        "start-from",
+        default="",
+        help="Model to start from, in place of self-play and finetuning: RUN[:STAGE][@ENV] of an "
+        "earlier run (stage sft_train or ppo_train), or a model directory.",
+    )
+    start_at = Parameter(
+        "start-at",
+        default="ppo_train",
+        help=f"First stage that is computed then: {', '.join(runs.STARTS_AT)}.",
+    )
 
     @sized("start")
     @step
@@ -145,15 +168,16 @@ class SPAFlow(FlowSpec):
         """Play, and write trajectories with the true states in them."""
         from steps.orchestration.cards import show
         from steps.report.blocks import selfplay_blocks
+        from steps.report.taken import unless_taken
         from steps.selfplay_generate import selfplay_generate
 
         self.env_id = self.input
         with opened(self) as stage:
             model = "" if stage.config.model.from_scratch else stage.config.model.path
-            self.selfplay = stage.keep(
+            self.selfplay = taken(self, stage) or stage.keep(
                 selfplay_generate(stage.config, model_dir=model, **stage.outputs)
             )
-        show(selfplay_blocks, self.selfplay)
+        show(unless_taken(selfplay_blocks), self.selfplay)
         self.next(self.filter_format)
 
     @card(type="blank")
@@ -165,18 +189,18 @@ class SPAFlow(FlowSpec):
         from steps.filter_format import filter_format
         from steps.orchestration.cards import show
         from steps.report.blocks import filter_blocks
+        from steps.report.taken import unless_taken
 
         with opened(self) as stage:
-            played = stage.fetch(self.selfplay) / self.selfplay["file"]
-            self.filtered = stage.keep(
+            self.filtered = taken(self, stage) or stage.keep(
                 filter_format(
                     stage.config,
-                    trajectories=[played],
+                    trajectories=[stage.fetch(self.selfplay) / self.selfplay["file"]],
                     out_dir=stage.out_dir,
                     tracker=stage.tracker,
                 )
             )
-        show(filter_blocks, self.filtered)
+        show(unless_taken(filter_blocks), self.filtered)
         self.next(self.sft_train)
 
     @card(type="blank")
@@ -187,10 +211,11 @@ class SPAFlow(FlowSpec):
         """Learn the world; from the second round on from the model's own play."""
         from steps.orchestration.cards import show
         from steps.report.blocks import sft_blocks
+        from steps.report.taken import unless_taken
 
         with opened(self) as stage:
-            self.sft = stage.keep(finetune(stage, stage.fetch(self.filtered)))
-        show(sft_blocks, self.sft)
+            self.sft = taken(self, stage) or stage.keep(finetune(stage, stage.fetch(self.filtered)))
+        show(unless_taken(sft_blocks), self.sft)
         self.next(self.ppo_train)
 
     @card(type="blank")
@@ -202,9 +227,10 @@ class SPAFlow(FlowSpec):
         from steps.orchestration.cards import show
         from steps.ppo_train import ppo_train
         from steps.report.blocks import ppo_blocks
+        from steps.report.taken import unless_taken
 
         with opened(self) as stage:
-            self.ppo = stage.keep(
+            self.ppo = taken(self, stage) or stage.keep(
                 ppo_train(
                     stage.config,
                     model_dir=str(stage.fetch(self.sft) / self.sft["model"]),
@@ -212,7 +238,7 @@ class SPAFlow(FlowSpec):
                     **stage.outputs,
                 )
             )
-        show(ppo_blocks, self.ppo)
+        show(unless_taken(ppo_blocks), self.ppo)
         self.next(self.evaluate)
 
     @card(type="blank")
@@ -226,8 +252,9 @@ class SPAFlow(FlowSpec):
         from steps.report.blocks import evaluate_blocks
 
         with opened(self) as stage:
-            found = {"after_sft": self.sft, "final": self.ppo}
-            models = {name: str(stage.fetch(kept) / kept["model"]) for name, kept in found.items()}
+            kept = {"after_sft": self.sft, "final": self.ppo}
+            found = {name: each for name, each in kept.items() if "directory" in each}
+            models = {name: str(stage.fetch(each) / each["model"]) for name, each in found.items()}
             self.report = stage.keep(
                 evaluate(
                     stage.config, model_dirs=models, out_dir=stage.out_dir, tracker=stage.tracker
@@ -278,6 +305,13 @@ def opened(flow: SPAFlow) -> AbstractContextManager[Stage]:
         tags={"metaflow.task": current.pathspec},
     )
     return open_stage(flow, config, current.step_name, open_tracker=tracker)
+
+
+def taken(flow: SPAFlow, stage: Stage) -> dict[str, Any] | None:
+    """The earlier run's result that stands in a stage's place, where the run starts after it."""
+    from steps.orchestration.earlier import adopted
+
+    return adopted(flow.settings.get("start", {}).get(flow.env_id, {}), stage)
 
 
 def finetune(stage: Stage, data: Path) -> dict[str, Any]:

@@ -6,20 +6,31 @@ is what only environments, files and the tracking store can tell. Loads no large
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from conf.schema import Config
 from envs import splits
 from envs.errors import EnvironmentConfigError
 from steps.errors import ConfigError
-from steps.policies.model_directory import check_model
-from steps.settings import env_factory
+from steps.policies.model_directory import check_model, check_model_directory
+from steps.settings import check_generation, env_factory
 from steps.tracking import check_tracking
 from steps.training.backends import choose_backend
+
+_LENGTH_KEYS = ("n_positions", "max_position_embeddings")
+_SHAPE_KEYS = {
+    "hidden_size": ("n_embd", "hidden_size"),
+    "num_layers": ("n_layer", "num_hidden_layers"),
+}
+"""Sizes of a model by their names in ours and in the configurations of Hugging Face models."""
 
 
 def check(config: Config) -> None:
     """Raise a `SPAError` for the first thing that one environment's run would fail at later."""
     choose_backend(config, config.sft.backend, "sft")
     choose_backend(config, config.ppo.backend, "ppo")
+    check_generation(config)
     _check_model(config)
     _check_puzzles(config)
     check_tracking(config)
@@ -53,3 +64,26 @@ def _check_puzzles(config: Config) -> None:
             splits.draw_seeds(make_env, split, count, base_seed, distinct=True)
         except EnvironmentConfigError as error:
             raise ConfigError(f"{key}={count} on {config.env.id}: {error}") from error
+
+
+def check_start(config: Config, model_dir: str) -> None:
+    """Raise a `SPAError` where an earlier run's model can't go on with this run's settings."""
+    check_model_directory(model_dir)
+    found = json.loads((Path(model_dir) / "config.json").read_text("utf-8"))
+    limit = next((found[key] for key in _LENGTH_KEYS if found.get(key)), None)
+    if limit is not None and config.sampling.max_model_len > limit:
+        raise ConfigError(
+            f"the model in {model_dir} reads at most {limit} tokens, and {config.env.id} is played "
+            f"with sampling.max_model_len={config.sampling.max_model_len}; train the earlier run "
+            "with a larger model.max_positions, or lower sampling.max_model_len."
+        )
+    if config.model.path or not config.model.from_scratch:
+        return
+    for name, keys in _SHAPE_KEYS.items():
+        size = next((found[key] for key in keys if key in found), None)
+        wanted = getattr(config.model, name)
+        if size is not None and size != wanted:
+            raise ConfigError(
+                f"the model in {model_dir} has {name} {size}, and --model {config.model.name} has "
+                f"{wanted}; give --model as the earlier run did."
+            )

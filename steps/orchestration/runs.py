@@ -29,6 +29,10 @@ MAX_SEED = 2**32 - 1
 """The largest that every library takes."""
 STARTING = ("run", "resume")
 """Commands that start a run."""
+STARTS_AT = ("ppo_train", "evaluate")
+"""Stages that can start from an earlier run's model."""
+FROM_EARLIER = ("easy_to_hard", "cross_complexity", "cross_game")
+"""Experiments that are what they are by the earlier run they start from."""
 STEPS = (
     "start",
     "selfplay_generate",
@@ -52,13 +56,16 @@ class Request:
     override: str = ""
     seed: int = 0
     cache: str = "auto"
+    start_from: str = ""
+    start_at: str = "ppo_train"
 
 
 def read_request(argv: Sequence[str]) -> Request:
     """The options among `argv` that are ours; Metaflow's own are left to Metaflow."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for field in fields(Request):
-        parser.add_argument(f"--{field.name}", default=str(field.default))
+        name = field.name.replace("_", "-")
+        parser.add_argument(f"--{name}", default=str(field.default))
     try:
         found, _ = parser.parse_known_args([*argv])
     except argparse.ArgumentError as error:
@@ -72,12 +79,17 @@ def read_request(argv: Sequence[str]) -> Request:
 
 
 def settings_of(
-    request: Request, check: Callable[[conf.Config], None] = lambda _: None
+    request: Request,
+    check: Callable[[conf.Config], None] = lambda _: None,
+    find: Callable[[Request, conf.Config], dict[str, Any]] = lambda *_: {},
 ) -> dict[str, Any]:
-    """Plain settings of a run: `envs` (id -> its whole config), `resources` (by step), `request`.
+    """Plain settings of a run: `envs` (id -> its whole config), `resources` (by step), `request`,
+    and `start` (id -> the earlier run's results that it starts from).
 
-    `check` judges each environment's config before any work starts.
+    `check` judges each environment's config before any work starts, `find` looks for the earlier
+    run's model where the request asks for one.
     """
+    _check_start(request)
     if request.cache not in CACHE_MODES:
         raise ConfigError(unknown_name("cache mode", request.cache, CACHE_MODES))
     if request.seed < 0:
@@ -89,10 +101,12 @@ def settings_of(
         if config.cluster == "local":
             config.branches = len(configs)
         check(config)
+    found = configs.items() if request.start_from else ()
     first = next(iter(configs.values()))
     return {
         "request": vars(request),
         "envs": {env_id: conf.to_plain(config) for env_id, config in configs.items()},
+        "start": {env_id: find(request, config) for env_id, config in found},
         "resources": {step: _resources(first, step) for step in STEPS},
     }
 
@@ -112,7 +126,8 @@ def describe(settings: Mapping[str, Any]) -> list[str]:
         f"seed {first.seed}, cluster {first.cluster}"
     ]
     for env_id, config in configs.items():
-        lines += [f"  {env_id} (settings {conf.digest(config)})", *_stages(config)]
+        start = settings.get("start", {}).get(env_id, {})
+        lines += [f"  {env_id} (settings {conf.digest(config)})", *_stages(config, start)]
     if request["override"]:
         lines.append(f"  overrides: {' '.join(conf.split_overrides(request['override']))}")
     if first.log_level == "debug":
@@ -200,22 +215,53 @@ def _resources(config: conf.Config, step: str) -> dict[str, Any]:
     return {"cpu": section.cpu, "gpu": section.gpu or None, "memory": section.memory}
 
 
-def _stages(config: conf.Config) -> list[str]:
+def _stages(config: conf.Config, start: Mapping[str, Any]) -> list[str]:
+    """A line a stage; for those that aren't computed, one that says where they come from."""
     env, selfplay, sft, ppo, test = (
         config.env, config.selfplay, config.sft, config.ppo, config.evaluation
     )  # fmt: skip
     episodes = selfplay.env_groups * selfplay.group_size * selfplay.batches
     length = f"{sft.max_steps} steps" if sft.max_steps else f"{sft.epochs} epochs"
-    return [
-        f"    game        at most {env.max_turns} turns of {env.max_actions_per_turn} action(s), "
+    lines = {
+        "game": f"at most {env.max_turns} turns of {env.max_actions_per_turn} action(s), "
         f"{env.max_actions} actions in all; answers: {config.prompt.response_format}",
-        f"    self-play   {selfplay.rounds} round(s) of {episodes} episodes, "
+        "self-play": f"{selfplay.rounds} round(s) of {episodes} episodes, "
         f"states: {selfplay.states}",
-        f"    SFT         {length} of batch {sft.batch_size}, lr {sft.lr:g}, target: {sft.target}",
-        f"    PPO         {ppo.total_steps} steps of {ppo.env_groups * ppo.group_size} episodes, "
+        "SFT": f"{length} of batch {sft.batch_size}, lr {sft.lr:g}, target: {sft.target}",
+        "PPO": f"{ppo.total_steps} steps of {ppo.env_groups * ppo.group_size} episodes, "
         f"lr {ppo.lr:g}, KL {ppo.kl_coef:g}",
-        f"    evaluation  {test.puzzles} {test.split} puzzles x {test.samples} episodes",
-    ]
+        "evaluation": f"{test.puzzles} {test.split} puzzles x {test.samples} episodes",
+    }
+    if start:
+        computed = ("game", "PPO", "evaluation")[:: 2 if start["at"] == "evaluate" else 1]
+        lines = {name: lines[name] for name in computed}
+        lines["starts"] = f"at {start['at']}, from {_origin(start)}"
+    return [f"    {name:<12}{text}" for name, text in lines.items()]
+
+
+def _origin(start: Mapping[str, Any]) -> str:
+    """Whose model a run starts from."""
+    origin = start["origin"]
+    digest = f"(digest {origin['digest'][:12]})"
+    if "directory" in origin:
+        return f"directory {origin['directory']} {digest}"
+    return f"{origin['run']}, {origin['stage']} of {origin['env']} {digest}"
+
+
+def _check_start(request: Request) -> None:
+    if request.start_at not in STARTS_AT:
+        raise ConfigError(unknown_name("stage to start at", request.start_at, STARTS_AT))
+    if request.start_from:
+        return
+    if request.start_at != Request.start_at:
+        raise ConfigError(
+            f"--start-at {request.start_at} needs a model: give --start-from a run or directory."
+        )
+    if request.experiment in FROM_EARLIER:
+        raise ConfigError(
+            f"experiment {request.experiment} starts from an earlier run: give --start-from RUN "
+            "(docs/experiments.md has examples)."
+        )
 
 
 def _python() -> str:

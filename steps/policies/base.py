@@ -7,11 +7,12 @@ playing at random needs no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from steps.agent.rollout import Policy
 from steps.errors import ConfigError, unknown_name
 
-__all__ = ["POLICY_KINDS", "Policy", "PolicySpec", "make_policy"]
+__all__ = ["POLICY_KINDS", "Policy", "PolicySpec", "check_library", "make_policy"]
 
 POLICY_KINDS = ("hf", "oracle", "random", "scripted")
 
@@ -35,6 +36,10 @@ class PolicySpec:
     """Most requests that are answered at once."""
     separator: str = "||"
     """What stands between the actions of an answer; for policies that write answers themselves."""
+    constrained: bool = False
+    """Force well-formed answers (hf)."""
+    max_span_chars: int = 0
+    """Most characters of each free span of a constrained answer; 0 is no limit but the tokens'."""
 
 
 def make_policy(spec: PolicySpec) -> Policy:
@@ -56,3 +61,12 @@ def make_policy(spec: PolicySpec) -> Policy:
 
         return HFPolicy.from_spec(spec)
     raise ConfigError(unknown_name("policy", spec.kind, POLICY_KINDS))
+
+
+def check_library() -> None:
+    """Raise `ConfigError` where what constrained answers need isn't installed; loads nothing."""
+    if find_spec("xgrammar") is None:
+        raise ConfigError(
+            "generation.constrained=true needs xgrammar, which is not installed: "
+            "pip install 'spa-agents[constrained]'."
+        )

@@ -5,7 +5,13 @@ stream: an answer depends on its prompt and seed, not on what else is in the bat
 it is answered or by how many processes. (Rounding still differs between batch shapes in the last
 bits, so a draw that falls on the boundary between two tokens may go either way.)
 
-Finished sequences leave the batch: the cache is narrowed once a quarter of the rows is done.
+Finished sequences leave the batch: the cache is narrowed once a quarter of the rows is done. A
+small model on a GPU is decoded by `graph_decode` instead.
+
+Self-play may force well-formed answers (`steps.policies.constrained`): a token is then drawn from
+those that the grammar allows, with the same random number. What is stored is its log-probability
+under the model's own distribution, as if nothing had been forbidden. Such answers are data for
+finetuning; no ratio may be taken of them, and PPO and evaluation never ask for them.
 """
 
 from __future__ import annotations
@@ -20,10 +26,12 @@ from transformers.utils import logging as transformers_logging
 
 from steps.agent.records import Completion, FinishReason, Message, PolicyRequest, Sampling
 from steps.errors import ConfigError, ModelError
+from steps.policies import graph_decode
 from steps.policies.model_directory import check_model
 
 if TYPE_CHECKING:
     from steps.policies.base import PolicySpec
+    from steps.policies.constrained import AnswerGuide, Guided
 
 PROBE_ANSWER = "answer"
 MIN_NARROW_SHARE = 0.25
@@ -59,8 +67,14 @@ def load_model(
     revision: str = "",
     trust_remote_code: bool = False,
 ) -> torch.nn.Module:
-    """The causal language model of a directory or hub name, from safetensors only."""
+    """The causal language model of a directory or hub name, from safetensors only.
+
+    On a GPU products of float32 are taken in TF32, several times as fast: it rounds factors to ten
+    bits, finer than the bfloat16 in which such models are usually played.
+    """
     transformers_logging.disable_progress_bar()
+    if resolve_device(device) != "cpu":
+        torch.set_float32_matmul_precision("high")
     model = AutoModelForCausalLM.from_pretrained(
         directory,
         dtype=getattr(torch, dtype),
@@ -101,6 +115,17 @@ def end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return int(tokenizer.eos_token_id)
 
 
+def _guide(tokenizer: PreTrainedTokenizerBase, spec: PolicySpec) -> AnswerGuide:
+    from steps.policies.constrained import AnswerGuide
+
+    return AnswerGuide(
+        tokenizer,
+        end_id=end_of_turn_id(tokenizer),
+        separator=spec.separator,
+        max_span_chars=spec.max_span_chars,
+    )
+
+
 def encode_prompts(
     tokenizer: PreTrainedTokenizerBase, chats: Sequence[Sequence[Message]]
 ) -> list[list[int]]:
@@ -130,13 +155,24 @@ class HFPolicy:
         *,
         max_model_len: int = 0,
         max_batch: int = 1024,
+        guide: AnswerGuide | None = None,
     ) -> None:
         self.model: Any = model
         self.tokenizer: Any = tokenizer
         positions = getattr(self.model.config, "max_position_embeddings", 0) or 1 << 30
         self.max_model_len = min(max_model_len or positions, positions)
         self.max_batch = max_batch
+        self.guide = guide
         self.stop_ids = sorted({end_of_turn_id(tokenizer), tokenizer.eos_token_id} - {None})
+        self._graphs = None
+        if guide is None and graph_decode.is_worthwhile(model):
+            self._graphs = graph_decode.GraphDecoder(
+                model,
+                draw=draw,
+                stop_ids=self.stop_ids,
+                pad_id=self.tokenizer.pad_token_id,
+                max_positions=positions,
+            )
 
     @classmethod
     def from_spec(cls, spec: PolicySpec) -> HFPolicy:
@@ -148,18 +184,27 @@ class HFPolicy:
             "trust_remote_code": spec.trust_remote_code,
         }
         tokenizer = load_tokenizer(**source)
+        guide = _guide(tokenizer, spec) if spec.constrained else None
         model = load_model(**source, device=spec.device, dtype=spec.dtype)
         return cls(
-            model.eval(), tokenizer, max_model_len=spec.max_model_len, max_batch=spec.max_batch
+            model.eval(),
+            tokenizer,
+            max_model_len=spec.max_model_len,
+            max_batch=spec.max_batch,
+            guide=guide,
         )
 
     def complete(self, requests: Sequence[PolicyRequest], sampling: Sampling) -> list[Completion]:
-        """One completion a request, in order, with token ids and log-probabilities."""
+        """One completion a request, in order, with token ids and log-probabilities.
+
+        A prompt that leaves no room ends as CONTEXT; with a guide, room is what a well-formed
+        answer needs. Raises `ConfigError` where `max_new_tokens` are too few for one.
+        """
         prompts = encode_prompts(self.tokenizer, [request.messages for request in requests])
         done: list[Completion | None] = [None] * len(requests)
         playable = []
         for index, prompt in enumerate(prompts):
-            if len(prompt) >= self.max_model_len:
+            if len(prompt) + self._needed(requests[index], sampling) > self.max_model_len:
                 done[index] = Completion(
                     text="", prompt_ids=tuple(prompt), finish_reason=FinishReason.CONTEXT
                 )
@@ -170,23 +215,33 @@ class HFPolicy:
             chunk = playable[start : start + self.max_batch]
             answers = self._sample(
                 [prompts[index] for index in chunk],
-                [requests[index].seed for index in chunk],
+                [requests[index] for index in chunk],
                 sampling,
             )
             for index, answer in zip(chunk, answers, strict=True):
                 done[index] = answer
         return [completion for completion in done if completion is not None]
 
+    def _needed(self, request: PolicyRequest, sampling: Sampling) -> int:
+        """Fewest tokens that an answer may be given."""
+        if self.guide is None:
+            return 1
+        return self.guide.min_tokens(request, sampling.max_new_tokens)
+
     @torch.inference_mode()
     def _sample(
-        self, prompts: list[list[int]], seeds: list[int], sampling: Sampling
+        self, prompts: list[list[int]], requests: list[PolicyRequest], sampling: Sampling
     ) -> list[Completion]:
-        longest = max(map(len, prompts))
-        budget = min(sampling.max_new_tokens, self.max_model_len - min(map(len, prompts)))
-        tokens, logprobs = self._decode(prompts, seeds, sampling, longest, budget)
+        rooms = [min(sampling.max_new_tokens, self.max_model_len - len(p)) for p in prompts]
+        guided = None if self.guide is None else self.guide.start(requests, rooms)
+        seeds = [request.seed for request in requests]
+        if self._graphs is None:
+            tokens, logprobs = self._decode(prompts, seeds, sampling, max(rooms), guided)
+        else:
+            numbers = _uniforms(seeds, max(rooms))
+            tokens, logprobs = self._graphs.decode(prompts, numbers, sampling, budget=max(rooms))
         answers = []
-        for prompt, row, row_logprobs in zip(prompts, tokens, logprobs, strict=True):
-            room = min(sampling.max_new_tokens, self.max_model_len - len(prompt))
+        for prompt, row, row_logprobs, room in zip(prompts, tokens, logprobs, rooms, strict=True):
             answers.append(self._completion(prompt, row[:room], row_logprobs[:room]))
         return answers
 
@@ -207,10 +262,11 @@ class HFPolicy:
         prompts: list[list[int]],
         seeds: list[int],
         sampling: Sampling,
-        longest: int,
         budget: int,
+        guided: Guided | None,
     ) -> tuple[list[list[int]], list[list[float]]]:
         device = self.model.device
+        longest = max(map(len, prompts))
         pad = self.tokenizer.pad_token_id
         input_ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
         # Always a mask: without one transformers searches for padding and warns; ones cost nothing.
@@ -237,7 +293,15 @@ class HFPolicy:
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
-            drawn, drawn_logprobs = draw(logits.float(), uniforms[rows, step], sampling)
+            if guided is None:
+                drawn, drawn_logprobs = draw(logits.float(), uniforms[rows, step], sampling)
+            else:
+                numbers = rows.tolist()
+                allowed = guided.allowed(numbers, step, logits)
+                drawn, drawn_logprobs = draw(
+                    logits.float(), uniforms[rows, step], sampling, allowed
+                )
+                guided.take(numbers, drawn.tolist())
             tokens[rows, step] = drawn
             logprobs[rows, step] = drawn_logprobs
             full = lengths + step + 1 >= self.max_model_len
@@ -262,18 +326,25 @@ class HFPolicy:
 
 
 def draw(
-    logits_BV: torch.Tensor, uniforms_B: torch.Tensor, sampling: Sampling
+    logits_BV: torch.Tensor,
+    uniforms_B: torch.Tensor,
+    sampling: Sampling,
+    allowed_BV: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token a row by inverse transform, and its log-probability.
 
     The log-probability is that of the distribution drawn from (after temperature, before top-p,
-    as vLLM and verl report it); greedy reports the model's own.
+    as vLLM and verl report it); greedy reports the model's own. `allowed_BV` leaves a choice of
+    tokens, at least one a row, and doesn't change any token's log-probability.
     """
     if sampling.temperature == 0:
-        chosen = logits_BV.argmax(-1)
+        chosen = _only(logits_BV, allowed_BV).argmax(-1)
         return chosen, torch.log_softmax(logits_BV, -1).gather(1, chosen[:, None]).squeeze(1)
     log_probs = torch.log_softmax(logits_BV / sampling.temperature, -1)
-    probs = log_probs.exp()
+    if allowed_BV is None:
+        probs = log_probs.exp()
+    else:
+        probs = torch.softmax(_only(log_probs, allowed_BV), -1)
     if sampling.top_p < 1:
         probs = _nucleus(probs, sampling.top_p)
     cumulative = probs.double().cumsum(-1)
@@ -281,6 +352,10 @@ def draw(
     chosen = torch.searchsorted(cumulative, target, right=True).squeeze(1)
     chosen = chosen.clamp(max=logits_BV.shape[1] - 1)
     return chosen, log_probs.gather(1, chosen[:, None]).squeeze(1)
+
+
+def _only(scores_BV: torch.Tensor, allowed_BV: torch.Tensor | None) -> torch.Tensor:
+    return scores_BV if allowed_BV is None else scores_BV.masked_fill(~allowed_BV, -torch.inf)
 
 
 def _nucleus(probs_BV: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -1,20 +1,29 @@
-"""A short play on held-out puzzles, by the model in training and by all ranks together."""
+"""A short play on held-out puzzles, by the model in training and by all ranks together.
+
+A probe also reads the likelihoods of true answers to random play (`teacher_forced`), which unlike
+everything played don't depend on where the model goes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gymnasium
 
 from conf.schema import Config
 from envs.splits import draw_seeds
-from steps.agent import worldmodel
+from steps.agent import success, worldmodel
 from steps.agent.records import Trajectory
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
 from steps.policies.base import Policy
 from steps.policies.hf import HFPolicy
 from steps.settings import rollout_settings
+from steps.training import teacher_forced
 from steps.workers import Peers
+
+SPLIT = "validation"
+BY_CLASS = ("observation_exact", "prediction_exact", "prediction_possible")
+"""Scores of a probe that are told apart by class of turn."""
 
 
 def play(
@@ -32,36 +41,24 @@ def play(
 
 
 def summarize(peers: Peers, trajectories: list[Trajectory]) -> dict[str, float | None]:
-    """Success, return, lengths and world-model scores over the episodes of all ranks.
-
-    Rates over turns are weighted by each rank's turns, rates over episodes by its episodes.
-    """
-    episodes = {
-        "success": float(sum(trajectory.success for trajectory in trajectories)),
-        "return": sum(trajectory.reward for trajectory in trajectories),
-        "num_turns": float(sum(len(trajectory.turns) for trajectory in trajectories)),
-    }
-    turns = sum(len(trajectory.turns) for trajectory in trajectories)
-    response_tokens = sum(
-        len(turn.completion.token_ids) for trajectory in trajectories for turn in trajectory.turns
+    """Success, return, lengths and world-model scores over the episodes of all ranks."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    own = (
+        len(trajectories),
+        len(turns),
+        sum(len(turn.completion.token_ids) for turn in turns),
+        sum(trajectory.success for trajectory in trajectories),
+        sum(trajectory.reward for trajectory in trajectories),
     )
-    scores = worldmodel.scores(trajectories)
-    names = [name for name in scores if name != "turns"]
-    present = [float(scores[name] is not None) * turns for name in names]
-    weighted = [(scores[name] or 0.0) * turns for name in names]
-    total = peers.sum(
-        [len(trajectories), turns, response_tokens, *episodes.values(), *present, *weighted]
-    )
-    count, all_turns, all_tokens = total[0], max(total[1], 1.0), total[2]
-    summary: dict[str, float | None] = {
-        name: value / max(count, 1.0) for name, value in zip(episodes, total[3:], strict=False)
+    total = peers.sum([*own, *worldmodel.tally(trajectories).sums])
+    episodes, num_turns, tokens, won, reward = total[: len(own)]
+    return {
+        "success": won / max(episodes, 1.0),
+        "return": reward / max(episodes, 1.0),
+        "num_turns": num_turns / max(episodes, 1.0),
+        "response_length": tokens / max(num_turns, 1.0),
+        **worldmodel.Tally(total[len(own) :]).scores(),
     }
-    summary["response_length"] = all_tokens / all_turns
-    tail = total[3 + len(episodes) :]
-    for index, name in enumerate(names):
-        weight = tail[index]
-        summary[name] = tail[len(names) + index] / weight if weight > 0 else None
-    return summary
 
 
 def run_probe(
@@ -72,10 +69,14 @@ def run_probe(
     *,
     puzzles: int | None = None,
 ) -> dict[str, float]:
-    """Play validation puzzles, the same at every probe, and score them."""
+    """Play validation puzzles, the same at every probe, and score them.
+
+    `probe/success`, `probe/pass@k` with their intervals, and so on; `probe/by_action/Up/...` and
+    the like by class of turn; `probe/teacher_forced_...`.
+    """
     section = config.ppo
     count = section.probe_puzzles if puzzles is None else puzzles
-    seeds = draw_seeds(make_env, "validation", count, section.base_seed, distinct=True)
+    seeds = draw_seeds(make_env, SPLIT, count, section.base_seed, distinct=True)
     specs = [
         EpisodeSpec(
             env_seed=seed,
@@ -95,5 +96,53 @@ def run_probe(
         policy=policy,
         settings=rollout_settings(config),
     )
-    summary = summarize(peers, trajectories)
-    return {f"probe/{name}": value for name, value in summary.items() if value is not None}
+    found = summarize(peers, trajectories)
+    found |= pass_scores(peers, config, trajectories)
+    found |= class_scores(peers, trajectories)
+    forced = forced_scores(peers, config, policy, make_env)
+    found |= {f"teacher_forced_{name}": value for name, value in forced.items()}
+    return {f"probe/{name}": value for name, value in found.items() if value is not None}
+
+
+def pass_scores(
+    peers: Peers, config: Config, trajectories: Sequence[Trajectory]
+) -> dict[str, float | None]:
+    """`pass@k` of `ppo.probe_pass_k` with intervals over all ranks' puzzles."""
+    evaluation = config.evaluation
+    tries: dict[str, success.Tries] = {}
+    for share in peers.gather(success.tries_by_puzzle(trajectories)):
+        tries |= share
+    bootstrap = success.Bootstrap(resamples=evaluation.bootstrap, confidence=evaluation.confidence)
+    return success.pass_scores(tries, pass_k=config.ppo.probe_pass_k, bootstrap=bootstrap)
+
+
+def class_scores(peers: Peers, trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
+    """`by_effect/effective/prediction_exact` and the like over all ranks' turns."""
+    own = {
+        name: {each: sums.sums for each, sums in worldmodel.tallies_by(trajectories, key).items()}
+        for name, key in worldmodel.BREAKDOWNS.items()
+    }
+    shares = peers.gather(own)
+    found: dict[str, float | None] = {}
+    for name in own:
+        merged: dict[str, worldmodel.Tally] = {}
+        for each, sums in (pair for share in shares for pair in share[name].items()):
+            merged[each] = merged.get(each, worldmodel.Tally()).merge(worldmodel.Tally(sums))
+        for each, values in worldmodel.class_scores(merged).items():
+            found |= {f"{name}/{each}/{key}": values[key] for key in BY_CLASS}
+    return found
+
+
+def forced_scores(
+    peers: Peers,
+    config: Config,
+    policy: HFPolicy,
+    make_env: Callable[[], gymnasium.Env[str, str]],
+) -> dict[str, float]:
+    """Likelihoods of true answers on validation puzzles, the same at every probe."""
+    count = config.evaluation.teacher_forced_puzzles
+    seeds = draw_seeds(make_env, SPLIT, count, config.ppo.base_seed)
+    examples = teacher_forced.true_answers(config, make_env, seeds)
+    rows = teacher_forced.tokenized(examples, policy.model, policy.tokenizer)
+    found: dict[str, float] = teacher_forced.scores(peers, policy.model, rows)
+    return found

@@ -20,6 +20,15 @@ from steps.storage import directory_digest
 
 CWD = Path.cwd()
 
+def save_model(model, weights):
+    # a directory that looks like one of the tiny model
+    model.mkdir(parents=True)
+    sizes = {"n_positions": 256, "n_embd": 64, "n_layer": 2}
+    (model / "config.json").write_text(json.dumps(sizes))
+    (model / "tokenizer_config.json").write_text("{}")
+    (model / "model.safetensors").write_text("")
+    (model / "weights").write_text(weights)
+
 def note(stage, config, **facts):
     with (CWD / "trace.jsonl").open("a") as file:
         file.write(json.dumps({"stage": stage, "env": config.env.id, **facts}) + "\\n")
@@ -46,10 +55,9 @@ def filter_format(config, *, trajectories, out_dir, tracker):
 def sft_train(config, *, data_dir, model_dir, out_dir, checkpoints, tracker):
     note("sft_train", config, data=(data_dir / "rows").read_text(), model_dir=bool(model_dir))
     model = out_dir / "model"
-    model.mkdir(parents=True)
-    (model / "weights").write_text("sft")
+    save_model(model, "sft")
     tracker.log({"loss": 1.0}, 0)
-    return {"model": model, "curve": [], "steps": 1}
+    return {"model": model, "curve": [], "steps": 1, "parameters": 103168}
 """,
     "ppo_train": """
 def ppo_train(config, *, model_dir, out_dir, checkpoints, tracker):
@@ -68,8 +76,7 @@ def ppo_train(config, *, model_dir, out_dir, checkpoints, tracker):
         (state / "step").write_text(str(step))
         checkpoints.save(state, step=step, fingerprint=fingerprint)
     model = out_dir / "model"
-    model.mkdir()
-    (model / "weights").write_text(f"ppo after {step} steps from {start}")
+    save_model(model, f"ppo after {step} steps from {start}")
     return {"model": str(model), "curve": [], "steps": step, "start": start}
 """,
     "evaluate": """
@@ -78,7 +85,8 @@ def evaluate(config, *, model_dirs, out_dir, tracker):
     note("evaluate", config, read=read)
     scores = {"pass@1": 0.5, "pass@1_low": 0.4, "pass@1_high": 0.6, "pass@8": 0.75, "n": 64,
               "puzzles": 8, "floor": 0.2, "ceiling": 0.9, "format_rate": 1.0}
-    return {"summary": {**scores, "after_sft": dict(scores)}}
+    others = {name: dict(scores) for name in model_dirs if name != "final"}
+    return {"summary": {**scores, **others}}
 """,
 }
 

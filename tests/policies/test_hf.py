@@ -24,10 +24,18 @@ from steps.errors import ConfigError, ModelError
 from steps.policies import hf
 from steps.policies.base import PolicySpec, make_policy
 from steps.policies.hf import HFPolicy, draw
-from steps.training.tiny_model import build_model, build_tokenizer
+from steps.training.tiny_model import (
+    ACTIONS,
+    COLUMN_PARTS,
+    ROW_PARTS,
+    TAGS,
+    build_model,
+    build_tokenizer,
+)
 
 CONTEXT = 48
-TOKENIZER = build_tokenizer()
+TOKENIZER = build_tokenizer((*TAGS, *ACTIONS, *ROW_PARTS, *COLUMN_PARTS))
+"""Without the words of single games: random weights depend on how many tokens there are."""
 END = TOKENIZER.convert_tokens_to_ids("<|end|>")
 PROMPTS = ("P_\n_G", "P", "_P__\nO__G\n____", "XG", "P_G", "(1,2) (3,", "_P\nG_X")
 """Texts of seven lengths, 5 1 14 2 3 4 6 tokens: all but the longest are padded."""

@@ -1,0 +1,141 @@
+"""The design's table of experiments against what is composed. The table is written out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import conf
+from conf.schema import Config
+
+
+class Row(NamedTuple):
+    """One experiment: what is shown, taught and rewarded."""
+
+    response_format: str = "world_model"
+    shown: str = "grid_coords"
+    target: str = "states"
+    state_loss: str = "train"
+    states: str = "truth"
+    player: str = "auto"
+    """auto: the model; in the first round of a model from scratch, random play."""
+    rounds: int = 1
+    """Of a model from scratch."""
+    is_filtered: bool = True
+    random_coords: bool = False
+    anchored: bool = True
+    """A model from scratch is held to its finetuned self by a KL term."""
+    rewards: tuple[float, float] = (0.0, 0.0)
+    """For a right observation and prediction, of a pretrained model."""
+    epochs: int = 5
+    tiny_steps: int = 1000
+    """Finetuning steps of a model from scratch, in the laptop profile."""
+
+
+SPA = Row()
+FORMAT = Row(target="format", anchored=False, tiny_steps=200)
+TABLE = {
+    "vanilla_rl": FORMAT._replace(response_format="plain", shown="grid"),
+    "state_estimation_rl": FORMAT._replace(response_format="plain"),
+    "spa": SPA,
+    "spa_random_policy": SPA._replace(player="random"),
+    "spa_masked_states": SPA._replace(state_loss="mask"),
+    "spa_self_belief": SPA._replace(states="self_belief", rounds=2),
+    "spa_random_coords": SPA._replace(random_coords=True),
+    "spa_no_coords": SPA._replace(shown="grid"),
+    "spa_epochs_1": SPA._replace(epochs=1, tiny_steps=200),
+    "spa_epochs_2": SPA._replace(epochs=2, tiny_steps=400),
+    "spa_epochs_3": SPA._replace(epochs=3, tiny_steps=600),
+    "spa_epochs_4": SPA._replace(epochs=4, tiny_steps=800),
+    "spa_epochs_5": SPA,
+    "spa_raw_unfiltered": SPA._replace(is_filtered=False),
+    "vagen_reward": FORMAT._replace(rewards=(0.5, 0.5)),
+    "easy_to_hard": SPA,
+    "cross_complexity": SPA,
+    "cross_game": SPA,
+}
+TINY = [name for name in conf.known("model") if name.startswith("tiny")]
+OTHERS = [name for name in conf.known("model") if not name.startswith("tiny")]
+
+
+def composed(config: Config) -> dict[str, object]:
+    """What a config says about the columns that hold for every model."""
+    return {
+        "response_format": config.prompt.response_format,
+        "target": config.sft.target,
+        "state_loss": config.sft.state_loss,
+        "states": config.selfplay.states,
+        "player": config.selfplay.policy,
+        "is_filtered": config.filter.enabled,
+        "random_coords": config.prompt.random_coords,
+    }
+
+
+def check(name: str, env: str, model: str) -> None:
+    row, config = TABLE[name], conf.compose(experiment=name, env=env, model=model)
+    assert composed(config) == {key: getattr(row, key) for key in composed(config)}
+    assert (config.experiment, config.env.id) == (name, env)
+    rewards = (config.ppo.observation_reward, config.ppo.prediction_reward)
+    if model in TINY:
+        assert config.model.from_scratch
+        assert config.selfplay.rounds == row.rounds
+        assert (config.ppo.kl_coef > 0) == row.anchored
+        assert [reward > 0 for reward in rewards] == [reward > 0 for reward in row.rewards]
+        return
+    assert not config.model.from_scratch
+    assert (config.selfplay.rounds, config.sft.epochs) == (1, row.epochs)
+    assert (config.prompt.state_shown, config.ppo.kl_coef) == (row.shown, 0)
+    assert rewards == row.rewards
+
+
+def test_the_table_has_every_experiment() -> None:
+    assert sorted(TABLE) == conf.known("experiment")
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_an_experiment_is_the_designs_row(name: str) -> None:
+    for model in ("tiny", "qwen2.5-1.5b"):
+        check(name, "frozenlake", model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+def test_it_is_so_in_every_environment_and_with_every_model(name: str) -> None:
+    """Not in all pairs of them: that is some thousand compositions."""
+    for env in conf.known("env"):
+        check(name, env, "tiny")
+    for model in conf.known("model"):
+        check(name, "sokoban", model)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_tiny_models_prompt_is_the_bare_grid_and_its_finetuning_as_long_as_said(
+    name: str,
+) -> None:
+    config = conf.compose(experiment=name, profile="laptop", model="tiny")
+    assert config.sft.max_steps == TABLE[name].tiny_steps
+    shown = "grid_coords" if name == "state_estimation_rl" else "grid"
+    assert config.prompt.state_shown == shown
+
+
+def test_states_are_written_with_coordinates_but_for_the_arm_without() -> None:
+    for name in TABLE:
+        prompt = conf.compose(experiment=name, model=OTHERS[0]).prompt
+        written = "grid" if name == "spa_no_coords" else "grid_coords"
+        assert (prompt.observation, prompt.prediction) == (written, written), name
+
+
+def test_the_tiny_models_vagen_rewards_of_ten_turns_are_worth_one_goal() -> None:
+    """Ten turns, both states right: 10 x (0.05 + 0.05) = 1, what reaching the goal pays."""
+    config = conf.compose(experiment="vagen_reward", model="tiny")
+    turn = config.ppo.observation_reward + config.ppo.prediction_reward
+    assert config.env.max_turns * turn == pytest.approx(1.0)
+
+
+def test_the_docs_have_a_row_for_every_experiment() -> None:
+    text = (Path(conf.__file__).parents[1] / "docs" / "experiments.md").read_text("utf-8")
+    rows = " ".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    for name in TABLE:
+        assert f"`{name}`" in rows or name in ("spa_epochs_2", "spa_epochs_3", "spa_epochs_4"), name
