@@ -52,8 +52,9 @@ class Bandit(TextEnv):
         "no action and leave the pull unused.",
         reward="What the arm pays: 0.1 (low), or 1 with probability 0.25, else 0 (high).",
         end="With the first pull. Success is to have pulled the high arm, whatever it paid.",
-        puzzles="A seed draws the order in which the state names the arms: two puzzles an id, so "
-        "the splits divide seeds. The seed also decides what the high arm pays.",
+        puzzles="A seed draws the order in which the state names the arms, and what the high arm "
+        "pays. With two orders there are too few states to divide, so each seed is a puzzle: the "
+        "splits share the states and differ in the luck.",
         solver="Exact: a random pull succeeds with probability 0.5, the high arm with 1. The "
         "oracle knows which arm is high; a player has to learn it.",
         source="RAGEN, `ragen/env/bandit`, in the version of 2025.",

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 GRID, COORDS, GRID_COORDS = "grid", "coords", "grid_coords"
 STATE_FORMATS = (GRID, COORDS, GRID_COORDS)
@@ -101,7 +102,23 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     oracle_is_optimal: bool = True
     """Whether nobody beats `oracle`; a heuristic says False, and is then no ceiling."""
     few_puzzles: bool = False
-    """A world of a handful of puzzles: its splits divide seeds instead (see `envs.splits`)."""
+    """A world of a handful of puzzles, where each seed counts as one: see `puzzle_hash`."""
+    tiles: Mapping[str, str] | None = None
+    """Symbol of `board_rows` -> name of `envs.tiles`, for pictures; None where there's no board,
+    or there are no tiles for it."""
+
+    _reset_seed = -1
+    _num_unseeded = 0
+    """Resets without a seed since the last one that had one."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Seed the generator. A game calls this first, and then draws its puzzle."""
+        nothing = super().reset(seed=seed, options=options)
+        self._num_unseeded = 0 if seed is not None else self._num_unseeded + 1
+        self._reset_seed = self.np_random_seed
+        return nothing
 
     @abstractmethod
     def describe(self, state_format: str = GRID_COORDS) -> str:
@@ -126,8 +143,35 @@ class TextEnv(gymnasium.Env[str, str], ABC):
         return None
 
     def puzzle_hash(self) -> str:
-        """16 hexadecimal digits of SHA-256 over `state_key`: the same in every process."""
-        return hashlib.sha256(self.state_key().encode()).hexdigest()[:16]
+        """16 hexadecimal digits of SHA-256 over `state_key`: the same in every process.
+
+        With `few_puzzles` the text goes on with the seed of the reset: `<key>\\nseed 7`, and after
+        that `<key>\\nseed 7, reset 1` for the first reset without one. Each seed is then a puzzle
+        of its own: splits share states and differ in luck, and intervals are over seeds. To take
+        another generator afterwards, as the rollout does, changes nothing.
+        """
+        key = self.state_key()
+        if self.few_puzzles:
+            later = f", reset {self._num_unseeded}" if self._num_unseeded else ""
+            key = f"{key}\nseed {self._reset_seed}{later}"
+        return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    def board_rows(self, text: str) -> Sequence[str]:
+        """The rows of a `grid` text, a character a cell; by default its lines.
+
+        Pictures read states with it, and what a model writes for one: then rows may differ in
+        length and hold anything, and nothing raises.
+        """
+        return text.split("\n")
+
+    def render(self) -> str | NDArray[np.uint8]:
+        """The grid, as text or, where `render_mode` is "rgb_array", drawn with `tiles`."""
+        grid = self.describe(GRID)
+        if self.render_mode != "rgb_array" or self.tiles is None:
+            return grid
+        from envs.tiles import picture
+
+        return picture(self.board_rows(grid), self.tiles)
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """A uniformly drawn action; games without an action list override this."""

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envs.base import (
     COORDS,
@@ -33,8 +32,6 @@ from envs.base import (
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.solvers import TabularWorld, solve
 
-Pixels = NDArray[np.uint8]
-
 ACTIONS = ("Left", "Down", "Right", "Up")
 """In Gymnasium's order, where the two neighbours of an action are perpendicular to it."""
 _DIRECTIONS = {name.lower(): index for index, name in enumerate(ACTIONS)}
@@ -44,15 +41,6 @@ PLAYER, ICE, HOLE, GOAL, PLAYER_IN_HOLE, PLAYER_ON_GOAL = "P_OGX√"
 _PLAYER_ON = {ICE: PLAYER, HOLE: PLAYER_IN_HOLE, GOAL: PLAYER_ON_GOAL}
 _REMARK = {ICE: "", HOLE: ", in a hole", GOAL: ", on the goal"}
 _FROM_GYMNASIUM = str.maketrans("SFH", PLAYER + ICE + HOLE)
-
-_TILES = {
-    PLAYER: "player_on_ice",
-    ICE: "ice",
-    HOLE: "hole",
-    GOAL: "goal",
-    PLAYER_IN_HOLE: "player_in_hole",
-    PLAYER_ON_GOAL: "player_on_goal",
-}
 
 _LONG = 128
 """Actions that `oracle` plans for when no number is given; more change nothing on small lakes."""
@@ -82,6 +70,14 @@ class FrozenLake(TextEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+    tiles = {  # noqa: RUF012
+        PLAYER: "player_on_ice",
+        ICE: "ice",
+        HOLE: "hole",
+        GOAL: "goal",
+        PLAYER_IN_HOLE: "player_in_hole",
+        PLAYER_ON_GOAL: "player_on_goal",
+    }
     sheet: ClassVar[DataSheet | None] = DataSheet(
         title="FrozenLake",
         summary="Cross a frozen lake from start to goal without falling into a hole. The ice may "
@@ -179,14 +175,6 @@ class FrozenLake(TextEnv):
         }
         reward = 1.0 if is_effective and ground == GOAL else 0.0
         return self.describe(), reward, ground != ICE, False, info
-
-    def render(self) -> str | Pixels:
-        """The grid as text, or as pixels (height, width, 3) where render_mode is "rgb_array"."""
-        if self.render_mode != "rgb_array":
-            return self.describe(GRID)
-        from envs.tiles import picture
-
-        return picture(self.describe(GRID).split("\n"), _TILES)
 
     def describe(self, state_format: str = GRID_COORDS) -> str:
         """See `TextEnv`. Coordinates are (row,column), count from 0, in reading order."""

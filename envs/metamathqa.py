@@ -54,8 +54,9 @@ class MetaMathQA(TextEnv):
         end="The right answer ends the episode, and is its success. Attempts aren't limited here.",
         puzzles=(
             "A seed picks one of the questions, uniformly; the question's text makes the puzzle. "
-            "Without `data` that is a sample of 70 easy problems of our own, which every "
-            "split shares: it shows that a set-up works, not what a model can do. "
+            "Without `data` that is a sample of 70 easy problems of our own. So few can't be "
+            "divided: there each seed is a puzzle, and every split has every question. It shows "
+            "that a set-up works, not what a model can do. "
             "`data='hub:meta-math/MetaMathQA'` fetches the published 395,000 rows at a fixed "
             "revision; a Parquet, JSON or JSON Lines file or a directory of them is read as it is."
         ),

@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from envs.base import COORDS, GRID, GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.sokoban_rooms import (
@@ -157,6 +154,7 @@ class Sokoban(TextEnv):
         _check_numbers(size, num_boxes, search_depth, min_moves, max_moves)
         _check_words(symbols, labels, reverse_play, render_mode)
         self.size, self.num_boxes, self.symbols = size, num_boxes, Symbols(*symbols)
+        self.tiles = dict(zip(symbols, _TILES, strict=True))
         self.search_depth, self.reverse_play = search_depth, reverse_play
         self._least, self._most = min_moves, max_moves
         self.render_mode = render_mode
@@ -207,15 +205,6 @@ class Sokoban(TextEnv):
         self._is_solved = boxes == targets
         gained = (ground[player + step] == TARGET) - (ground[player] == TARGET)
         return gained * _BOX + self._is_solved * _WIN
-
-    def render(self) -> str | NDArray[np.uint8]:
-        """The grid, or a picture of it with `render_mode="rgb_array"`."""
-        grid = self.describe(GRID)
-        if self.render_mode != "rgb_array":
-            return grid
-        from envs.tiles import picture
-
-        return picture(grid.split("\n"), dict(zip(self.symbols, _TILES, strict=True)))
 
     def describe(self, state_format: str = GRID_COORDS) -> str:
         """See `TextEnv`. Coordinates are (row,column), count from 0, in reading order."""

@@ -4,9 +4,9 @@ Seeds don't separate puzzles: different seeds often draw the same small map, and
 ranges most of the validation puzzles turn up in training. So the puzzle's own hash decides, in
 every process and for every budget alike.
 
-A world of a handful of puzzles (`TextEnv.few_puzzles`: a bandit with two orders of its arms) can't
-be divided so: a split would own all of it or nothing. There the seeds are divided. The splits then
-share their puzzles and differ in the luck alone, and a test measures whether the model plays well,
+In a world of a handful of initial states (a bandit with two orders of its arms) a split would own
+all of it or nothing. There `TextEnv.few_puzzles` makes the seed a part of the hash: the splits
+share those states and differ in the luck alone, and a test measures whether the model plays well,
 not whether it has understood puzzles that it never saw.
 """
 
@@ -47,11 +47,6 @@ def split_of(puzzle_hash: str) -> str:
     return SPLITS[-1]
 
 
-def split_of_seed(seed: int) -> str:
-    """The split that owns a seed where puzzles are few."""
-    return split_of(f"seed {seed}")
-
-
 def draw_seeds(
     make_env: Callable[[], gymnasium.Env[Any, Any]],
     split: str,
@@ -62,8 +57,7 @@ def draw_seeds(
 ) -> list[int]:
     """The first `count` seeds from `base_seed` on whose puzzle is in the split.
 
-    `distinct` leaves out seeds that draw a puzzle a second time, as a fair test wants; where
-    puzzles are few the split owns seeds, and each of them counts as distinct. To go on
+    `distinct` leaves out seeds that draw a puzzle a second time, as a fair test wants. To go on
     where an earlier call stopped, start from its last seed + 1. Raises `EnvironmentConfigError`
     for an unknown split and where the environment has too few puzzles.
     """
@@ -86,8 +80,6 @@ def draw_seeds(
 def _matching_seeds(
     env: gymnasium.Env[Any, Any], game: TextEnv, split: str, base_seed: int, distinct: bool
 ) -> Iterator[int]:
-    if game.few_puzzles:
-        yield from (seed for seed in count_from(base_seed) if split_of_seed(seed) == split)
     drawn: set[str] = set()
     last_find = base_seed
     for seed in count_from(base_seed):

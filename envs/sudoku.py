@@ -38,10 +38,8 @@ from envs.sudoku_boards import (
 
 _NUMBER_WORDS = {2: "four 2x2", 3: "nine 3x3"}
 _GIVEN = str.maketrans("123456789", "abcdefghi")
-"""Givens in a picture."""
-_TILES = {BLANK: "blank"}
-_TILES |= {str(digit): f"digit_{digit}" for digit in range(1, 10)}
-_TILES |= {"abcdefghi"[digit - 1]: f"given_{digit}" for digit in range(1, 10)}
+"""Givens in a picture; no text marks them."""
+_GIVEN_TILES = {letter: f"given_{digit}" for digit, letter in enumerate("abcdefghi", start=1)}
 
 
 class Sudoku(TextEnv):
@@ -56,6 +54,7 @@ class Sudoku(TextEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+    tiles = {BLANK: "blank"} | {digit: f"digit_{digit}" for digit in "123456789"}
     sheet = DataSheet(
         title="Sudoku",
         summary="Fill the blank cells of a board so that each row, column and box holds every "
@@ -156,7 +155,13 @@ class Sudoku(TextEnv):
             for given, own in zip(self._givens, self._board, strict=True)
         ]
         starts = range(0, len(cells), self.size)
-        return picture(["".join(cells[start : start + self.size]) for start in starts], _TILES)
+        rows = ["".join(cells[start : start + self.size]) for start in starts]
+        return picture(rows, {**self.tiles, **_GIVEN_TILES})
+
+    def board_rows(self, text: str) -> list[str]:
+        """The rows between the strokes, without the blanks between the cells."""
+        rows = ["".join(row.split()) for row in text.split("|")]
+        return rows if rows[0] else rows[1:]
 
     def describe(self, state_format: str = GRID_COORDS) -> str:
         """See `TextEnv`. Coordinates are (row,column), count from 1, in reading order."""

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from envs.base import COORDS, GRID, GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.solvers import Bounds, Budget
@@ -22,13 +19,13 @@ from envs.solvers import Bounds, Budget
 GAP, ORDERED = "_", "12345678_"
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 """Where the gap goes: (rows, columns)."""
-TILES = {GAP: "floor"} | {digit: f"given_{digit}" for digit in "12345678"}
 
 
 class SlidingTiles(TextEnv):
     """Put tiles 1 to 8 in order. Actions: `Left`, `Down`, `Right`, `Up`, where the gap goes."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+    tiles = {GAP: "floor"} | {digit: f"given_{digit}" for digit in "12345678"}
     sheet: ClassVar[DataSheet | None] = DataSheet(
         title="Sliding tiles",
         summary="Slide eight tiles around a gap until they are in order.",
@@ -120,15 +117,6 @@ class SlidingTiles(TextEnv):
             chances = ahead
         is_near = _moves_to_order()[self.start] <= budget.playable
         return Bounds(chances.get(ORDERED, 0.0), float(is_near))
-
-    def render(self) -> str | NDArray[np.uint8]:
-        """The grid, as text or pixels."""
-        grid = self.describe(GRID)
-        if self.render_mode != "rgb_array":
-            return grid
-        from envs.tiles import picture
-
-        return picture(grid.split("\n"), TILES)
 
 
 def _after(board: str, action: str) -> str:

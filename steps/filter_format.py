@@ -19,6 +19,7 @@ from typing import Any
 import conf
 from conf.schema import Config
 from envs.splits import fraction
+from steps.agent.lending import lend_states
 from steps.agent.parsing import spans
 from steps.agent.records import (
     Message,
@@ -30,7 +31,7 @@ from steps.agent.records import (
     Turn,
 )
 from steps.errors import StageError
-from steps.settings import env_factory, one_of
+from steps.settings import one_of, teaches_looks_alone
 from steps.storage import iter_trajectories, write_examples
 from steps.tracking import Tracker
 
@@ -76,7 +77,8 @@ def filter_format(
     sieve = Sieve(config)
     kept = [row for path in trajectories for row in sieve.rows(iter_trajectories(path))]
     sieve.check_yield()
-    rows = split_by_puzzle(kept, config.filter.validation_share, by_episode=has_few_puzzles(config))
+    kept = lend_states(kept, seed=config.seed) if teaches_looks_alone(config) else kept
+    rows = split_by_puzzle(kept, config.filter.validation_share)
     train = [row for row in rows if row.split == TRAIN]
     validation = [row for row in rows if row.split == VALIDATION]
     digest = conf.digest(config)
@@ -236,32 +238,20 @@ def strip_states(text: str) -> str:
     return "".join(kept)
 
 
-def has_few_puzzles(config: Config) -> bool:
-    """Whether the world is of a handful of puzzles (`TextEnv.few_puzzles`)."""
-    env = env_factory(config)()
-    env.close()
-    return bool(getattr(env.unwrapped, "few_puzzles", False))
-
-
-def split_by_puzzle(
-    rows: Sequence[SFTExample], validation_share: float, *, by_episode: bool = False
-) -> list[SFTExample]:
+def split_by_puzzle(rows: Sequence[SFTExample], validation_share: float) -> list[SFTExample]:
     """The rows with their split set; a puzzle's side depends on its hash, not on the others.
 
     Of two puzzles or more, each side gets at least one (validation only if a share is asked).
-    `by_episode` divides episodes instead: with a handful of puzzles training would miss some.
     """
-    units = [row.trajectory_id if by_episode else row.puzzle_hash for row in rows]
-    places = {unit: fraction(unit, SALT) for unit in units}
-    held_out = {unit for unit, place in places.items() if place < validation_share}
-    ordered = sorted(places, key=lambda unit: places[unit])
+    places = {row.puzzle_hash: fraction(row.puzzle_hash, SALT) for row in rows}
+    held_out = {puzzle for puzzle, place in places.items() if place < validation_share}
+    ordered = sorted(places, key=lambda puzzle: places[puzzle])
     if validation_share > 0 and len(ordered) > 1:
         held_out = (held_out | {ordered[0]}) - {ordered[-1]}
     elif len(ordered) == 1:
         held_out = set()
     return [
-        replace(row, split=VALIDATION if unit in held_out else TRAIN)
-        for row, unit in zip(rows, units, strict=True)
+        replace(row, split=VALIDATION if row.puzzle_hash in held_out else TRAIN) for row in rows
     ]
 
 

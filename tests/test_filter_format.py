@@ -26,7 +26,6 @@ from steps.agent.records import (
 from steps.errors import StageError
 from steps.filter_format import (
     filter_format,
-    has_few_puzzles,
     split_by_puzzle,
     strip_states,
     to_row,
@@ -297,29 +296,3 @@ def test_two_puzzles_give_one_to_each_side(share: float) -> None:
 def test_one_puzzle_or_no_share_is_all_training() -> None:
     assert [row.split for row in split_by_puzzle(rows_of(["aa", "aa"]), 0.9)] == ["train"] * 2
     assert {row.split for row in split_by_puzzle(rows_of(["aa", "bb"]), 0.0)} == {"train"}
-
-
-def test_a_handful_of_puzzles_is_split_by_episode() -> None:
-    """Two puzzles in 400 episodes of two turns: both sides see both, and no episode is cut."""
-    rows = [
-        replace(to_row(episode(turn(), puzzle=puzzle), turn()), trajectory_id=f"{puzzle}/{number}")
-        for puzzle in ("aa", "bb")
-        for number in range(200)
-    ] * 2
-    parts = split_by_puzzle(rows, 0.1, by_episode=True)
-    sides: dict[str, set[str]] = {"train": set(), "validation": set()}
-    for row in parts:
-        sides[row.split].add(row.trajectory_id)
-    assert not sides["train"] & sides["validation"]
-    for ids in sides.values():
-        assert {each[:2] for each in ids} == {"aa", "bb"}
-    # Binomial with n = 400 and p = 0.1: four standard deviations are 24.
-    assert abs(len(sides["validation"]) - 40) < 24
-
-
-def test_the_world_says_whether_its_puzzles_are_few() -> None:
-    config = Config()
-    config.env.id = "frozenlake"
-    assert has_few_puzzles(config) is False
-    config.env.id = "bandit"
-    assert has_few_puzzles(config) is True

@@ -231,7 +231,8 @@ def evaluate_blocks(result: Result) -> list[Block]:
     blocks += _teacher_forced({model_name(name): each for name, each in by_model.items()})
     if any(scores.get(key) is not None for scores in by_model.values() for key in PLAY):
         blocks += [Markdown(text="### Play"), _score_table(by_model, PLAY)]
-    return blocks + episode_blocks(final)
+    settings = result.get("settings") or {}
+    return blocks + episode_blocks(final, env_kwargs=settings.get("env_kwargs"))
 
 
 def join_blocks(summary: Mapping[str, Result]) -> list[Block]:

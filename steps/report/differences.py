@@ -41,6 +41,16 @@ SETTINGS = {
     "start.env": "of",
 }
 """Settings that are compared, and what they are called."""
+COUNTED = ("prompt", "sampling", "generation", "selfplay", "filter", "sft", "ppo")
+"""Sections whose other settings are counted where they differ, but for these names in them:"""
+SHOWN_ELSEWHERE = (
+    *("selfplay.policy", "selfplay.env_groups", "selfplay.group_size", "selfplay.batches"),
+    *("sft.max_steps", "sft.epochs", "sft.batch_size", "ppo.env_groups", "ppo.group_size"),
+)
+INCIDENTAL = (
+    *("backend", "base_seed", "save_every", "eval_every", "max_batch", "num_examples"),
+    *("probe_every", "probe_puzzles", "probe_samples", "probe_pass_k", "min_format_rate"),
+)
 WORLD = {
     "size": "board size",
     "intended_prob": "chance to go where one wants",
@@ -68,11 +78,27 @@ def differences(row: Row, published: Published | None) -> list[str]:
     own_name = published.model.split("-Instruct")[0].lower()
     if row.model == own_name:
         del found["model"]
-    return [
+    notes = [
         f"{name} {_text(own)}" + ("" if other is None else f" ({_text(other)})")
         for name, (own, other) in found.items()
         if own is not None and own != other
     ]
+    return notes + _others(ours, theirs)
+
+
+def _others(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """How many settings differ that have no words of their own, and where."""
+    sections = [
+        key.split(".")[0]
+        for key, value in theirs.items()
+        if key not in (*SETTINGS, *SHOWN_ELSEWHERE)
+        and key.split(".")[-1] not in INCIDENTAL
+        and ours.get(key) != value
+    ]
+    where = [section for section in COUNTED if section in sections]
+    num = sum(section in COUNTED for section in sections)
+    noun = "setting" if num == 1 else "settings"
+    return [f"{num} other {noun} of {', '.join(where)}"] if num else []
 
 
 @cache
@@ -106,7 +132,8 @@ def _player(settings: Mapping[str, Any]) -> str:
     policy = str(settings["selfplay.policy"])
     if policy != "auto":
         return policy
-    return "random" if settings["model.from_scratch"] else "model"
+    is_random = settings["model.from_scratch"] or settings["sft.target"] == "format"
+    return "random" if is_random else "model"
 
 
 def _self_played(settings: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 from steps.report.boards import boards, has_boards
@@ -19,8 +20,8 @@ STOPS = {
 }
 BOARD_WORDS = (
     "A column is a turn, headed by what was played. Rows: the board the player was *shown*, what "
-    "it says it *observed*, what it *predicted* its action would lead to, and what *happened*. Red "
-    "cells are wrong; amber ones were possible, only chance fell otherwise."
+    "it says it *observed*, what it *predicted* its action would lead to, and what *happened*. A "
+    "cell in a red frame is wrong; one in amber was possible, only chance fell otherwise."
 )
 _TEXT_WIDTH = 96
 """Characters of a line of a transcript: a card doesn't break lines."""
@@ -28,19 +29,23 @@ _MAX_ANSWERS = 2
 """Answers printed in full under an episode's boards."""
 
 
-def episode_blocks(result: Result) -> list[Block]:
-    """Sample episodes as pictures of their boards; as text where states have none."""
+def episode_blocks(result: Result, *, env_kwargs: Mapping[str, Any] | None = None) -> list[Block]:
+    """Sample episodes as pictures of their boards; as text where states have none.
+
+    `env_kwargs` are the arguments of their environment, as far as they are known.
+    """
     episodes = result.get("sample") or ()
     if not episodes:
         return []
-    has_pictures = any(map(has_boards, episodes))
-    intro = f"\n\n{BOARD_WORDS}" if has_pictures else ""
+    are_drawn = [has_boards(episode, env_kwargs=env_kwargs) for episode in episodes]
+    intro = f"\n\n{BOARD_WORDS}" if any(are_drawn) else ""
     blocks: list[Block] = [Markdown(text=f"### Some episodes{intro}")]
-    for episode in episodes:
+    for episode, is_drawn in zip(episodes, are_drawn, strict=True):
         title = _title(episode)
-        if has_boards(episode):
+        if is_drawn:
             told, caption = _told(episode), f"Reward {number(episode.get('reward'))}"
-            blocks.append(Image(png=boards(episode, title=title), label=caption))
+            picture = boards(episode, env_kwargs=env_kwargs, title=title)
+            blocks.append(Image(png=picture, label=caption))
         else:
             told = episode
             blocks.append(Markdown(text=f"**{title}**"))

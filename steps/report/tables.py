@@ -78,7 +78,7 @@ def score_rows(
     passes = [key for each in columns for key in pass_keys(each)] if has_pass else []
     keys = {key: key.replace("pass", "Pass") for key in passes}
     return [
-        (name, *(f"{number(each.get(key))}{interval_text(each, key)}" for each in columns))
+        (name, *(score_text(each, key) for each in columns))
         for key, name in {**keys, **names}.items()
         if any(each.get(key) is not None for each in columns)
     ]
@@ -106,7 +106,7 @@ def headline(scores: Result) -> str:
     sentence += f" (n = {scores['n']:,} episodes of {scores['puzzles']:,} puzzles)"
     if scores.get("floor") is not None:
         sentence += (
-            f"; random play reaches {number(scores['floor'])}, "
+            f"; random play reaches {score_text(scores, 'floor')}, "
             f"optimal play {number(scores['ceiling'])}"
         )
     return sentence + "."
@@ -116,10 +116,11 @@ def success_row(scores: Result) -> tuple[str, ...]:
     """The cells of `SUCCESS_COLUMNS`."""
     largest = pass_keys(scores)[-1:]
     return (
-        f"{number(scores.get('pass@1'))}{interval_text(scores, 'pass@1')}",
+        score_text(scores, "pass@1"),
         *(f"{number(scores[key])} (k={key.split('@')[1]})" for key in largest),
         *([] if largest else [NONE]),
-        *(number(scores.get(key)) for key in ("floor", "ceiling", "n", "puzzles")),
+        score_text(scores, "floor"),
+        *(number(scores.get(key)) for key in ("ceiling", "n", "puzzles")),
     )
 
 
@@ -142,9 +143,21 @@ def pass_keys(scores: Result) -> list[str]:
     return sorted(keys, key=lambda key: int(key[5:]))
 
 
+def score_text(scores: Result, key: str) -> str:
+    """A score with its interval, where it has one."""
+    return f"{number(scores.get(key))}{interval_text(scores, key)}"
+
+
 def interval_text(scores: Result, key: str) -> str:
-    """The interval of a score in brackets, a blank before it; empty where there is none."""
+    """The interval of a score in brackets, a blank before it; empty where there is none.
+
+    That of random play is there where it was simulated (`floor_exact` is False), and is narrow
+    enough for a third digit.
+    """
     low, high = scores.get(f"{key}_low"), scores.get(f"{key}_high")
+    if key == "floor":
+        is_played = not scores.get("floor_exact", True) and low is not None and high is not None
+        return f" [{low:.3f}, {high:.3f}]" if is_played else ""
     return "" if low is None or low == high or high is None else f" [{low:.2f}, {high:.2f}]"
 
 

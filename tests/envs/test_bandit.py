@@ -126,6 +126,39 @@ def test_the_order_is_drawn_evenly_and_is_the_puzzle() -> None:
     assert keys[f"bandit\n{FIRST_PHOENIX}"] / 2000 == pytest.approx(0.5, abs=0.05)
 
 
+HASHES = {
+    "The arms are Phoenix and Dragon.\nseed 3": "89cb3e61b6cab780",
+    "The arms are Phoenix and Dragon.\nseed 3, reset 1": "8911f1175f2c772e",
+    "The arms are Dragon and Phoenix.\nseed 3, reset 2": "11dd243643cb81a4",
+}
+"""By `printf 'bandit\\n<text>' | sha256sum`."""
+
+
+def hashes_after(*seeds: int | None) -> list[str]:
+    """Of one game, reset with these seeds one after the other."""
+    game, found = Bandit(), []
+    for seed in seeds:
+        game.reset(seed=seed)
+        found.append(game.puzzle_hash())
+    return found
+
+
+def test_the_hash_of_a_puzzle_holds_the_seed_and_the_resets_after_it() -> None:
+    first, second, third = HASHES.values()
+    assert hashes_after(3, None, None, 3, None) == [first, second, third, first, second]
+
+
+def test_neither_play_nor_another_generator_changes_the_hash() -> None:
+    game = reset_game(seed=3)
+    game.step("Dragon")
+    game.np_random = np.random.default_rng(8)
+    assert game.puzzle_hash() == "89cb3e61b6cab780"
+
+
+def test_games_that_were_never_seeded_are_different_puzzles() -> None:
+    assert len({*hashes_after(None, None, None), *hashes_after(None, None, None)}) == 6
+
+
 def test_a_habit_of_the_second_name_wins_train_and_loses_test() -> None:
     shares = {}
     for arms in ("train", "test"):
@@ -164,7 +197,8 @@ def test_seeds_give_the_same_episodes_in_every_process() -> None:
     code = (
         "import envs, json; env = envs.make('bandit'); out = []\n"
         "for seed in range(12):\n"
-        "    text, _ = env.reset(seed=seed); out.append([text, env.step('Dragon')[0]])\n"
+        "    text, _ = env.reset(seed=seed)\n"
+        "    out.append([text, env.step('Dragon')[0], env.unwrapped.puzzle_hash()])\n"
         "print(json.dumps(out))"
     )
     outputs = set()
@@ -181,8 +215,10 @@ def test_seeds_give_the_same_episodes_in_every_process() -> None:
         outputs.add(result.stdout)
     (output,) = outputs
     episodes = json.loads(output)
-    assert len({before for before, _ in episodes}) == 2
-    assert len({after for _, after in episodes}) == 4
+    assert len({before for before, _, _ in episodes}) == 2
+    assert len({after for _, after, _ in episodes}) == 4
+    assert len({puzzle for _, _, puzzle in episodes}) == 12
+    assert episodes[3][2] == HASHES["The arms are Phoenix and Dragon.\nseed 3"]
 
 
 @pytest.mark.parametrize("arms", ["tests", "", None, 1, True, ["train"]])

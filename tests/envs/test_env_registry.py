@@ -137,6 +137,18 @@ def test_what_is_no_text_env_is_refused(factory: str) -> None:
         envs.make(f"pond_game:{factory}")
 
 
+def test_a_published_name_that_is_no_id_is_told_and_in_nobodys_way(other_package: Path) -> None:
+    points = other_package / "pond-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[spa.envs]\nmy game = pond_game:Pond\npond = pond_game:Pond\n")
+    with pytest.warns(UserWarning, match=r"entry point 'my game' of spa\.envs is no id"):
+        names = envs.list_ids()
+    assert {"pond", "frozenlake"} <= set(names) and "my game" not in names
+    assert envs.make("pond").unwrapped.size == 3
+    with pytest.raises(envs.EnvironmentIdError, match="unknown environment 'my game'"):
+        envs.make("my game")
+    assert envs.make("frozenlake").unwrapped.size == 4
+
+
 def test_importing_envs_is_light() -> None:
     """No game, no learning library, no part of the pipeline."""
     code = (

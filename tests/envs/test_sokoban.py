@@ -425,6 +425,16 @@ def test_other_texts_change_nothing(text: str) -> None:
         assert game.possible_next([text]) == {before: 1.0}
 
 
+def test_tiles_follow_the_symbols() -> None:
+    assert Sokoban().tiles == {
+        "#": "wall", "_": "floor", "O": "target", "√": "box_on_target", "X": "box", "P": "player",
+        "S": "player_on_target",
+    }  # fmt: skip
+    renamed = envs.make("sokoban_grid_vocab").unwrapped
+    assert renamed.tiles["W"] == "wall" and renamed.tiles["@"] == "player_on_target"
+    assert "#" not in renamed.tiles and renamed.board_rows("W.\nA") == ["W.", "A"]
+
+
 def test_picture_shows_a_tile_for_each_cell() -> None:
     game = Sokoban(map=README_ROOM, render_mode="rgb_array")
     game.reset(seed=0)

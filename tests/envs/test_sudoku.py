@@ -546,6 +546,21 @@ def test_a_bad_argument_is_refused_with_its_value(arguments: dict[str, object], 
     assert "\n" not in str(caught.value)
 
 
+def test_a_board_is_read_from_its_line_and_from_what_a_model_makes_of_it() -> None:
+    game = game_on(*PUBLISHED)
+    assert game.board_rows(game.describe("grid")) == ["..14", "14.3", "42..", ".142"]
+    for line, rows in {
+        "| 1 2 | 3 x ": ["12", "3x"],
+        "1 2 | 3": ["12", "3"],
+        "|": [""],
+        "": [],
+        "no board": ["noboard"],
+    }.items():
+        assert game.board_rows(line) == rows
+    assert game.tiles["."] == "blank" and game.tiles["4"] == "digit_4"
+    assert set(game.tiles) == set(".123456789")
+
+
 def test_the_picture_tells_givens_from_own_digits() -> None:
     assert Sudoku.metadata["render_modes"] == ["ansi", "rgb_array"]
     game = game_on(*PUBLISHED, render_mode="rgb_array")

@@ -108,6 +108,21 @@ def test_headline_has_interval_counts_floor_and_ceiling():
     )
 
 
+def test_a_floor_that_was_played_stands_with_its_interval():
+    played = SCORES | {"floor": 0.0434, "floor_low": 0.0381, "floor_high": 0.0493}
+    played["floor_exact"] = False
+    assert "random play reaches 0.043 [0.038, 0.049], optimal play 0.909." in tables.headline(
+        played
+    )
+    assert tables.success_row(played)[2:4] == ("0.043 [0.038, 0.049]", "0.909")
+    rows = rows_of(blocks.evaluate_blocks({"summary": played}))
+    assert rows["random play"] == ("0.043 [0.038, 0.049]",)
+    exact = played | {"floor_exact": True}
+    assert tables.success_row(exact)[2] == "0.043"
+    unknown = played | {"floor": None, "floor_low": None, "floor_high": None}
+    assert tables.success_row(unknown)[2] == "–"
+
+
 def test_headline_without_a_solver_or_without_episodes():
     unsolved = SCORES | {"floor": None, "ceiling": None}
     assert tables.headline(unsolved).endswith("(n = 1,024 episodes of 128 puzzles).")

@@ -5,6 +5,7 @@ import struct
 import numpy as np
 import pytest
 
+from envs.tiles import picture
 from steps.report import boards, figures
 from steps.report.figures import Arm, Phase, Series
 
@@ -173,10 +174,29 @@ def turn(*, prediction=MOVED, truth=MOVED, chance=0.8, observation=BOARD, state=
 
 
 def cells(figure, colour):
-    """Number of cells of a colour."""
+    """Number of cells in a frame of this colour."""
+    return len(frames(figure, colour))
+
+
+def frames(figure, colour):
+    """Row and column of the cells in a frame of this colour, counted from the first board's."""
     from matplotlib.colors import to_hex
 
-    return sum(to_hex(patch.get_facecolor()) == colour for patch in figure.axes[0].patches)
+    corners = [
+        patch.get_xy()[0]
+        for patch in figure.axes[0].patches
+        if to_hex(patch.get_edgecolor()) == colour
+    ]
+    return [(int(y), int(x)) for x, y in corners]
+
+
+def drawn_episode(*turns, env_id="frozenlake", **changes):
+    return {"trajectory_id": "t", "env_id": env_id, "turns": list(turns), **changes}
+
+
+def images(figure):
+    """Pixels of the boards that are drawn with tiles, column by column."""
+    return [np.asarray(image.get_array()) for image in figure.axes[0].images]
 
 
 def test_cells_that_differ_are_red_and_amber_where_it_was_only_bad_luck(drawn):
@@ -212,6 +232,69 @@ def test_wild_predictions_are_drawn_in_bounds(drawn):
     episode = {"trajectory_id": "t", "turns": [turn(prediction="x" * 10_000 + "\ny", chance=0.0)]}
     width, _ = size_of(boards.boards(episode))
     assert width < 2000
+    tall = {"trajectory_id": "t", "turns": [turn(prediction="x\n" * 10_000, chance=0.0)]}
+    _, height = size_of(boards.boards(tall))
+    assert height < 2000
+
+
+def test_boards_of_a_known_world_are_drawn_with_its_tiles(drawn):
+    boards.boards(drawn_episode(turn(prediction=HOLE, truth=MOVED, chance=0.0)))
+    tiles = {"P": "player_on_ice", "_": "ice", "O": "hole", "G": "goal", "X": "player_in_hole"}
+    shown = [BOARD, BOARD, HOLE, MOVED]
+    expected = [picture(text.split("\n"), tiles, 64) for text in shown]
+    assert all(map(np.array_equal, images(drawn[0]), expected)) and len(images(drawn[0])) == 4
+    # The predicted board is the third, and a board takes 2.9 cells: its top is at 5.8.
+    assert frames(drawn[0], boards._RED) == [(5, 1), (6, 0)]
+    assert not [word for word in texts(drawn[0]) if len(word) == 1]
+
+
+def test_a_board_with_an_unknown_symbol_is_drawn_in_letters(drawn):
+    boards.boards(drawn_episode(turn(prediction="_P\nO?", chance=0.0)))
+    assert len(images(drawn[0])) == 3
+    letters = [word for word in texts(drawn[0]) if len(word) == 1]
+    assert letters == ["P", "O", "?"]
+
+
+@pytest.mark.parametrize("env_id", ["no_such_world", "no_such_package.game:Game"])
+def test_a_world_that_cant_be_made_is_drawn_in_letters(drawn, env_id):
+    boards.boards(drawn_episode(turn(), env_id=env_id))
+    assert not images(drawn[0])
+    assert [word for word in texts(drawn[0]) if len(word) == 1] == list("POGPOGPOGPOG")
+
+
+def test_cells_that_are_missing_or_too_many_are_wrong(drawn):
+    boards.boards(drawn_episode(turn(observation="P__\nO", prediction=None)))
+    # The observed board is the second; the truth is P_ over OG.
+    assert frames(drawn[0], boards._RED) == [(2, 2), (3, 1)]
+
+
+def test_a_sudoku_is_read_from_its_line(drawn):
+    line = "| 1 . | . 2 \nEmpty positions to be filled are at (1,2), (2,1)."
+    wrong = "| 1 . | 2 . \nEmpty positions to be filled are at (1,2), (2,2)."
+    boards.boards(
+        drawn_episode(turn(state=line, observation=wrong, prediction=None), env_id="sudoku")
+    )
+    tiles = {"1": "digit_1", "2": "digit_2", ".": "blank"}
+    assert np.array_equal(images(drawn[0])[1], picture(["1.", "2."], tiles, 64))
+    assert cells(drawn[0], boards._RED) == 2
+
+
+def test_tiles_follow_the_arguments_of_the_environment(drawn):
+    room, kwargs = "WWW\nWA.\nWWW", {"symbols": "W.GCBA@"}
+    episode = drawn_episode(turn(state=room, observation=None, prediction=None), env_id="sokoban")
+    boards.boards(episode)
+    boards.boards(episode, env_kwargs=kwargs)
+    assert not images(drawn[0])
+    tiles = {"W": "wall", ".": "floor", "A": "player"}
+    assert np.array_equal(images(drawn[1])[0], picture(room.split("\n"), tiles, 64))
+
+
+def test_lines_of_different_lengths_are_text():
+    page = "Page: search\nHere search[words] finds products."
+    assert not boards.has_boards(drawn_episode(turn(state=page), env_id="webshop"))
+    assert not boards.has_boards(drawn_episode(turn(state=page), env_id="no_such_world"))
+    question = "How many is 2 + 2?"
+    assert not boards.has_boards(drawn_episode(turn(state=question), env_id="metamathqa"))
 
 
 def test_states_without_a_board_are_for_the_text(drawn):

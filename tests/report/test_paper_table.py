@@ -273,6 +273,19 @@ def test_the_papers_own_setting_differs_in_nothing(tmp_path: Path) -> None:
     assert differences(row, published_row("spa", row.env_id, row.model)) == []
 
 
+def test_settings_without_words_of_their_own_are_counted(tmp_path: Path) -> None:
+    config = conf.compose(
+        profile="paper",
+        env="frozenlake_upstream",
+        overrides=["ppo.lr=1e-5", "sft.lr=1e-5", "ppo.gamma=0.9", "sft.backend=local"],
+    )
+    run = exported(env="frozenlake_upstream")
+    run["settings"]["envs"]["frozenlake_upstream"] = conf.to_plain(config)
+    (row,) = rows(tmp_path, run)
+    notes = differences(row, published_row("spa", row.env_id, row.model))
+    assert notes == ["3 other settings of sft, ppo"]
+
+
 # The same point
 
 
