@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ sys.path.append(str(Path.cwd()))  # a game of one's own: --env my_game:MyGame
 import conf
 from steps.errors import ConfigError, SPAError
 from steps.orchestration import runs
+from steps.storage import json_digest
 
 runs.name_user()
 runs.skip_pylint()
@@ -87,7 +88,7 @@ def sized(name: str) -> Callable[[Any], Any]:
     return resources(**wanted)  # type: ignore[no-any-return]
 
 
-@package_sources(["../steps", "../envs", "../conf"], suffixes=[".py", ".yaml"])
+@package_sources(["../steps", "../envs", "../conf"], suffixes=[".py", ".yaml", ".jsonl"])
 class SPAFlow(FlowSpec):
     """Self-play agents: learn a game's rules by self-play, then to win it.
 
@@ -129,8 +130,9 @@ class SPAFlow(FlowSpec):
     cache = Parameter(
         "cache",
         default="auto",
-        help=f"Results of earlier runs: {', '.join(runs.CACHE_MODES)}. None are kept yet, so "
-        "that every stage is computed.",
+        help=f"Results of earlier runs: {', '.join(runs.CACHE_MODES)}. A stage that an earlier run "
+        "computed from the same settings, code and inputs is reused; refresh computes it anew and "
+        "keeps that, off neither reuses nor keeps.",
     )
     start_from = Parameter(
         "start-from",
@@ -174,10 +176,12 @@ class SPAFlow(FlowSpec):
         self.env_id = self.input
         with opened(self) as stage:
             model = "" if stage.config.model.from_scratch else stage.config.model.path
-            self.selfplay = taken(self, stage) or stage.keep(
-                selfplay_generate(stage.config, model_dir=model, **stage.outputs)
+            self.selfplay = settled(
+                self,
+                stage,
+                lambda: selfplay_generate(stage.config, model_dir=model, **stage.outputs),
             )
-        show(unless_taken(selfplay_blocks), self.selfplay)
+        show(unless_taken(selfplay_blocks), self.selfplay, self.cache_hit)
         self.next(self.filter_format)
 
     @card(type="blank")
@@ -192,15 +196,17 @@ class SPAFlow(FlowSpec):
         from steps.report.taken import unless_taken
 
         with opened(self) as stage:
-            self.filtered = taken(self, stage) or stage.keep(
-                filter_format(
+            self.filtered = settled(
+                self,
+                stage,
+                lambda: filter_format(
                     stage.config,
                     trajectories=[stage.fetch(self.selfplay) / self.selfplay["file"]],
                     out_dir=stage.out_dir,
                     tracker=stage.tracker,
-                )
+                ),
             )
-        show(unless_taken(filter_blocks), self.filtered)
+        show(unless_taken(filter_blocks), self.filtered, self.cache_hit)
         self.next(self.sft_train)
 
     @card(type="blank")
@@ -214,8 +220,8 @@ class SPAFlow(FlowSpec):
         from steps.report.taken import unless_taken
 
         with opened(self) as stage:
-            self.sft = taken(self, stage) or stage.keep(finetune(stage, stage.fetch(self.filtered)))
-        show(unless_taken(sft_blocks), self.sft)
+            self.sft = settled(self, stage, lambda: finetune(stage, stage.fetch(self.filtered)))
+        show(unless_taken(sft_blocks), self.sft, self.cache_hit)
         self.next(self.ppo_train)
 
     @card(type="blank")
@@ -230,15 +236,17 @@ class SPAFlow(FlowSpec):
         from steps.report.taken import unless_taken
 
         with opened(self) as stage:
-            self.ppo = taken(self, stage) or stage.keep(
-                ppo_train(
+            self.ppo = settled(
+                self,
+                stage,
+                lambda: ppo_train(
                     stage.config,
                     model_dir=str(stage.fetch(self.sft) / self.sft["model"]),
                     checkpoints=stage.checkpoints,
                     **stage.outputs,
-                )
+                ),
             )
-        show(unless_taken(ppo_blocks), self.ppo)
+        show(unless_taken(ppo_blocks), self.ppo, self.cache_hit)
         self.next(self.evaluate)
 
     @card(type="blank")
@@ -252,15 +260,8 @@ class SPAFlow(FlowSpec):
         from steps.report.blocks import evaluate_blocks
 
         with opened(self) as stage:
-            kept = {"after_sft": self.sft, "final": self.ppo}
-            found = {name: each for name, each in kept.items() if "directory" in each}
-            models = {name: str(stage.fetch(each) / each["model"]) for name, each in found.items()}
-            self.report = stage.keep(
-                evaluate(
-                    stage.config, model_dirs=models, out_dir=stage.out_dir, tracker=stage.tracker
-                )
-            )
-        show(evaluate_blocks, self.report)
+            self.report = settled(self, stage, lambda: measured(self, stage, evaluate))
+        show(evaluate_blocks, self.report, self.cache_hit)
         self.next(self.join)
 
     @card(type="blank")
@@ -307,11 +308,34 @@ def opened(flow: SPAFlow) -> AbstractContextManager[Stage]:
     return open_stage(flow, config, current.step_name, open_tracker=tracker)
 
 
-def taken(flow: SPAFlow, stage: Stage) -> dict[str, Any] | None:
-    """The earlier run's result that stands in a stage's place, where the run starts after it."""
+def settled(
+    flow: SPAFlow, stage: Stage, compute: Callable[[], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A stage's result: of the run that this one starts from, of the cache, or computed.
+
+    Notes on the task where it came from: `fingerprint`, and `cache_hit`, the task that it was
+    computed in or None.
+    """
     from steps.orchestration.earlier import adopted
 
-    return adopted(flow.settings.get("start", {}).get(flow.env_id, {}), stage)
+    flow.cache_hit, flow.fingerprint = None, stage.fingerprint
+    taken = adopted(flow.settings.get("start", {}).get(flow.env_id, {}), stage)
+    if taken is not None:
+        flow.fingerprint = json_digest([stage.name, taken["taken_from"]])[:32]
+        return taken
+    outcome = stage.settle(compute)
+    flow.cache_hit = outcome.cache_hit
+    return outcome.result
+
+
+def measured(flow: SPAFlow, stage: Stage, evaluate: Callable[..., Any]) -> dict[str, Any]:
+    """The report on the models that the run has."""
+    kept = {"after_sft": flow.sft, "final": flow.ppo}
+    found = {name: each for name, each in kept.items() if "directory" in each}
+    models = {name: str(stage.fetch(each) / each["model"]) for name, each in found.items()}
+    return dict(
+        evaluate(stage.config, model_dirs=models, out_dir=stage.out_dir, tracker=stage.tracker)
+    )
 
 
 def finetune(stage: Stage, data: Path) -> dict[str, Any]:

@@ -86,7 +86,7 @@ OURS: dict[str, tuple[str, ...]] = {
         f"steps.report.{name}": (*BASICS, "envs", "steps.orchestration.export", "steps.report")
         for name in ("exports", "differences", "paper_table")
     },
-    "steps.orchestration": (*BASICS, "steps.storage"),
+    "steps.orchestration": (*BASICS, "envs", "steps.storage"),
     **dict.fromkeys(STAGES, STAGE),
     "steps.evaluate": (*STAGE, "steps.evaluate_cli"),
     "steps.evaluate_cli": (*STAGE, "steps.evaluate"),

@@ -60,9 +60,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+SHIPPED = (".py", ".yaml", ".jsonl")
+
+
 def files_of_packages() -> set[str]:
     found = (path for top in TOPS for path in (ROOT / top).rglob("*"))
-    return {str(path.relative_to(ROOT)) for path in found if path.suffix in (".py", ".yaml")}
+    return {str(path.relative_to(ROOT)) for path in found if path.suffix in SHIPPED}
 
 
 def test_pyproject_names_every_package() -> None:

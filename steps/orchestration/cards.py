@@ -12,9 +12,15 @@ from metaflow.cards import Image, Markdown, Table
 _log = logging.getLogger(__name__)
 
 
-def show(blocks: Callable[[Any], Iterable[Any]], result: Any) -> None:
-    """Put a result on the task's card. A card that can't be drawn never fails a stage."""
+def show(blocks: Callable[[Any], Iterable[Any]], result: Any, cache_hit: str | None = None) -> None:
+    """Put a result on the task's card. A card that can't be drawn never fails a stage.
+
+    `cache_hit` names the task whose result it is, where this one computed nothing.
+    """
     try:
+        if cache_hit is not None:
+            said = f"**Reused.** Computed by `{cache_hit}` from the same settings, code and inputs."
+            current.card.append(Markdown(said))
         for block in blocks(result):
             current.card.append(_component(block))
     except Exception:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from metaflow.exception import MetaflowException
 
+from conf import to_plain
 from conf.schema import Config
 from steps import storage
 from steps.errors import ConfigError, DataError, unknown_name
@@ -74,7 +75,9 @@ def find(request: Request, config: Config) -> dict[str, Any]:
     except (MetaflowException, DataError, KeyError, AttributeError) as error:
         why = error if isinstance(error, DataError) else f"no run {source.run!r} that has begun."
         raise ConfigError(f"--start-from {request.start_from}: {why}") from error
-    return _from_run(exported, source, request.start_at, config.env.id)
+    start = _from_run(exported, source, request.start_at, config.env.id)
+    _check_speech(exported["settings"]["envs"][start["origin"]["env"]], config, request.start_from)
+    return start
 
 
 def adopted(start: Mapping[str, Any], stage: Stage) -> dict[str, Any] | None:
@@ -133,6 +136,31 @@ def _from_run(
         return start
     _check_digest(place, kept["directory"]["digest"])
     return start | {"model_dir": str(place / kept["model"])}
+
+
+def _check_speech(theirs: Mapping[str, Any], config: Config, source: str) -> None:
+    """A model from scratch writes as it was taught to; no prompt tells it otherwise."""
+    if config.model.path or not config.model.from_scratch or "prompt" not in theirs:
+        return
+    taught, asked = _speech(theirs), _speech(to_plain(config))
+    for key, value in asked.items():
+        if taught.get(key, value) != value:
+            raise ConfigError(
+                f"--start-from {source}: its model was taught prompt.{key}={taught[key]}, and this "
+                f"run is of prompt.{key}={value}, which a model from scratch can't be told; choose "
+                "--experiment and --override as the earlier run did."
+            )
+
+
+def _speech(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What answers look like after finetuning."""
+    prompt = settings["prompt"]
+    speech = {"response_format": prompt["response_format"]}
+    if speech["response_format"] != "world_model":
+        return speech
+    if settings["sft"]["state_loss"] == "strip":
+        return {"response_format": "plain"}
+    return speech | {key: prompt[key] for key in ("observation", "prediction")}
 
 
 def _environment(exported: Mapping[str, Any], source: Source, env_id: str) -> str:

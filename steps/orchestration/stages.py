@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaflow import current
 from metaflow.exception import METAFLOW_EXIT_DISALLOW_RETRY
@@ -20,9 +22,24 @@ from metaflow.exception import METAFLOW_EXIT_DISALLOW_RETRY
 from conf.errors import ConfigError as ConfError
 from conf.schema import Config
 from steps.errors import SPAError
+from steps.orchestration import fingerprints
 from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage
 from steps.orchestration.directory_store import DirectoryStore
 from steps.orchestration.runs import set_logging
+from steps.orchestration.stage_cache import StageCache
+
+_log = logging.getLogger(__name__)
+
+
+class Settled(NamedTuple):
+    """How a stage came by its result."""
+
+    result: dict[str, Any]
+    fingerprint: str
+    cache_hit: str | None
+    """Pathspec of the task whose result was reused."""
+    seconds: float
+    """That it took to compute, here or there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +55,50 @@ class Stage:
     checkpoints: MetaflowCheckpoints
     tracker: Any
     """A `steps.tracking.Tracker`, which `keep` closes."""
+    parts: fingerprints.Parts
+    """What the result depends on."""
+    cache: StageCache | None
+    """None where every stage is to be computed and none kept (`--cache off`)."""
+    may_reuse: bool
+    """Whether a result of an earlier run will do (`--cache auto`)."""
 
     @property
     def outputs(self) -> dict[str, Any]:
         """What every stage function takes to write with."""
         return {"out_dir": self.out_dir, "tracker": self.tracker}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of this stage's result."""
+        return fingerprints.fingerprint(self.parts)
+
+    def settle(self, compute: Callable[[], Mapping[str, Any]]) -> Settled:
+        """The stage's result: an earlier run's where one has this fingerprint, else computed."""
+        key = self.fingerprint
+        known = self.cache.find(self.name, key) if self.cache and self.may_reuse else None
+        if known is not None:
+            _log.info(
+                "%s of %s is reused from %s, where it took %.0f s",
+                *(self.name, self.config.env.id, known.task, known.seconds),
+            )
+            self.tracker.log({"cache/hit": 1.0, "cache/saved_seconds": known.seconds}, 0)
+            self.tracker.close()
+            return Settled(known.result, key, known.task, known.seconds)
+        began = time.monotonic()
+        if self.cache:
+            root = self.checkpoints.roots[0]
+            self.cache.note_begun(self.name, key, run_id=current.run_id, root=root)
+        result = self.keep(compute())
+        seconds = time.monotonic() - began
+        if self.cache:
+            self.cache.keep(
+                self.parts,
+                env=self.config.env.id,
+                task=current.pathspec,
+                seconds=seconds,
+                result=result,
+            )
+        return Settled(result, key, None, seconds)
 
     def keep(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Store `out_dir`; the result as an artifact: plain, relative paths, and `directory`."""
@@ -71,7 +127,14 @@ def open_stage(
     key = f"{roots[0]}/{branch}/{name}/attempt_{current.retry_count}"
     place = f"{branch}/{name}/checkpoints"
     out_dir = store.workspace(key)
+    mode = flow.settings["request"]["cache"]
+    cache = None if mode == "off" else StageCache(store)
     try:
+        parts = fingerprints.parts_of(name, config, before=getattr(flow, "fingerprint", ""))
+        places = [f"{root}/{place}" for root in roots]
+        if cache is not None and mode == "auto":
+            begun = cache.begun(name, fingerprints.fingerprint(parts))
+            places += [root for root in begun if root not in places]
         with open_tracker(directory=out_dir) as tracker:
             yield Stage(
                 config=config,
@@ -79,8 +142,11 @@ def open_stage(
                 out_dir=out_dir,
                 key=key,
                 store=store,
-                checkpoints=MetaflowCheckpoints(store, roots=[f"{root}/{place}" for root in roots]),
+                checkpoints=MetaflowCheckpoints(store, roots=places),
                 tracker=tracker,
+                parts=parts,
+                cache=cache,
+                may_reuse=mode == "auto",
             )
     except (SPAError, ConfError) as error:
         if config.log_level == "debug":

@@ -156,6 +156,26 @@ def test_a_changed_model_is_refused(exported: dict[str, Any], tmp_path: Path) ->
         earlier.find(Request(start_from="7"), LAKE)
 
 
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "seen"),
+    [
+        ("vanilla_rl", [], "taught prompt.response_format=world_model.*=plain, which"),
+        ("spa", ["sft.state_loss=strip"], "taught prompt.response_format=world_model.*=plain, whi"),
+        ("spa_no_coords", [], "taught prompt.observation=grid_coords.*prompt.observation=grid,"),
+    ],
+)
+def test_a_model_from_scratch_is_asked_for_no_other_answers_than_it_was_taught(
+    exported: dict[str, Any], experiment: str, overrides: list[str], seen: str
+) -> None:
+    exported["settings"]["envs"]["frozenlake"] = conf.to_plain(LAKE)
+    earlier.find(Request(start_from="7"), LAKE)
+    other = conf.compose(experiment=experiment, model="tiny", overrides=overrides)
+    with pytest.raises(ConfigError, match=seen):
+        earlier.find(Request(start_from="7"), other)
+    other.model.from_scratch = False  # a pretrained one reads what it is asked for
+    earlier.find(Request(start_from="7"), other)
+
+
 def test_a_directory_is_copied_by_the_step_in_whose_place_it_stands(tmp_path: Path) -> None:
     model = save_model(tmp_path / "mine")
     taken = earlier.find(Request(start_from=str(model)), LAKE)["taken"]

@@ -1,0 +1,202 @@
+"""What a stage's result depends on, in named parts, and the fingerprint over them.
+
+Two calls with one fingerprint would compute the same thing, so the second may take the first one's
+result. A part that is left out makes the cache lie; one too many only computes again. The parts:
+
+- `settings`: the keys of the configuration that the stage reads, and that the stages before don't;
+- `world`: the environment's own arguments under those given, for an id means more than its name;
+- `code`: the modules of this project that the stage's module imports, directly or not, and those of
+  the game, each as its syntax tree without docstrings, so that a comment or a line break costs
+  nothing. Modules that only show or keep (`SILENT`) and those that join settings (`conf`) are left
+  out;
+- `versions` of Python and of the libraries that change results;
+- `model`: the bytes of a pretrained model's directory, or its hub name and revision;
+- `input`: the fingerprint of the stage before, hence all of its parts.
+
+Left out on purpose: how many processes work, and on which device. They change the order of sums and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import conf
+import envs
+from conf.schema import Config
+from envs.base import TextEnv
+from steps import storage
+
+Parts = dict[str, Any]
+
+SETTINGS = {
+    "selfplay_generate": (
+        "seed", "env", "model", "prompt", "sampling", "generation", "selfplay", "sft.target",
+    ),
+    "filter_format": ("filter", "sft.state_loss"),
+    "sft_train": (
+        "sft", "ppo.base_seed", "ppo.probe_samples", "ppo.probe_pass_k", "evaluation.bootstrap",
+        "evaluation.confidence", "evaluation.teacher_forced_puzzles",
+    ),
+    "ppo_train": ("ppo",),
+    "evaluate": ("evaluation",),
+}  # fmt: skip
+"""Stage -> sections and keys that it reads besides those of the stages before it."""
+LIBRARIES = ("gymnasium", "numpy", "tokenizers", "torch", "transformers")
+SILENT = ("steps.report", "steps.tracking", "steps.orchestration", "envs.tiles", "envs.testing")
+"""Packages and modules whose code changes no result. What `envs` itself registers is in `world`."""
+NAMES = ("model.name", "model.path", "model.revision")
+"""What a model is called; the part `model` says what it is."""
+_ROOT = Path(__file__).resolve().parents[2]
+_OURS = ("envs", "steps")
+
+
+def parts_of(stage: str, config: Config, *, before: str) -> Parts:
+    """The parts of a stage; `before` is the fingerprint of the one before it, empty for none."""
+    return {
+        "stage": stage,
+        "settings": settings_of(stage, config),
+        "world": world_of(config),
+        "code": code_of(stage, config.env.id),
+        "versions": versions(),
+        "model": model_of(config),
+        "input": before,
+    }
+
+
+def fingerprint(parts: Parts) -> str:
+    """32 hexadecimal digits over the parts."""
+    return storage.json_digest(parts)[:32]
+
+
+def settings_of(stage: str, config: Config) -> dict[str, Any]:
+    """Dotted key -> value."""
+    wanted = SETTINGS[stage]
+    return {
+        key: value
+        for key, value in conf.flat(config).items()
+        if (key in wanted or key.split(".")[0] in wanted) and key not in NAMES
+    }
+
+
+def world_of(config: Config) -> dict[str, Any]:
+    """The arguments that the environment is made with, as plain text."""
+    arguments = envs.spec_of(config.env.id) | dict(config.env.kwargs)
+    return {name: repr(value) for name, value in sorted(arguments.items())}
+
+
+def model_of(config: Config) -> str:
+    """A pretrained model's identity; empty for one that is built here."""
+    path = config.model.path
+    if path and Path(path).is_dir():
+        return storage.directory_digest(Path(path))
+    return f"{path}@{config.model.revision or 'main'}" if path else ""
+
+
+def versions() -> dict[str, str]:
+    """Versions without their build tags: a CPU build computes what a CUDA build does."""
+    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def code_of(stage: str, env_id: str) -> dict[str, str]:
+    """Module -> digest of its code, for all that the stage and the game are made of."""
+    modules = _closure(f"steps.{stage}") | _game_modules(env_id)
+    return {name: _code_digest(path) for name, path in sorted(modules.items())}
+
+
+@cache
+def _game_modules(env_id: str) -> dict[str, Path]:
+    """The modules of a game: ours with what they import, a stranger's with those beside it."""
+    game = type(envs.make(env_id).unwrapped)
+    found: dict[str, Path] = {}
+    for cls in game.__mro__:
+        if not issubclass(cls, TextEnv):
+            continue
+        if cls.__module__.partition(".")[0] in _OURS:
+            found |= _closure(cls.__module__)
+        else:
+            file = Path(inspect.getfile(cls))
+            near = file.parent.glob("*.py") if "." in cls.__module__ else [file]
+            found |= {f"{cls.__module__}:{path.name}": path for path in near}
+    return found
+
+
+@cache
+def _closure(module: str) -> dict[str, Path]:
+    """A module of this project and all that it imports of it, wherever the import stands."""
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _file_of(name)
+        if name in found or path is None or name == "envs" or name.startswith(SILENT):
+            continue
+        found[name] = path
+        waiting += _imports(path)
+    return found
+
+
+def _file_of(module: str) -> Path | None:
+    base = _ROOT.joinpath(*module.split("."))
+    candidates = (base.with_suffix(".py"), base / "__init__.py")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] in _OURS)
+
+
+@cache
+def _code_digest(path: Path) -> str:
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """Docstrings, and the texts under fields."""
+    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_constant and isinstance(node.value.value, str)  # type: ignore[attr-defined]
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """What tells two stages' parts apart, one line each: `settings ppo.lr: 0.0006, was 0.001`."""
+    lines = []
+    for part in sorted({*ours, *theirs}):
+        mine, other = ours.get(part), theirs.get(part)
+        if isinstance(mine, Mapping) and isinstance(other, Mapping):
+            lines += [
+                f"{part} {key}: {_shown(mine, key)}, was {_shown(other, key)}"
+                for key in sorted({*mine, *other})
+                if mine.get(key) != other.get(key)
+            ]
+        elif mine != other:
+            lines.append(f"{part}: {mine}, was {other}")
+    return lines
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return str(values[key]) if key in values else "not there"

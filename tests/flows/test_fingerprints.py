@@ -1,0 +1,175 @@
+"""What a fingerprint depends on, and that it depends on every setting that a stage reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conf
+from conf import schema
+from steps import evaluate, filter_format, ppo_train, selfplay_generate, sft_train
+from steps.orchestration import fingerprints
+from steps.orchestration.fingerprints import SETTINGS, differences, fingerprint, parts_of
+from steps.tracking import NullTracker
+from steps.training.checkpoints import DirectoryCheckpoints
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = [
+    "workers=1",
+    "device=cpu",
+    "selfplay.env_groups=12",
+    "selfplay.batches=1",
+    "sft.max_steps=6",
+    "sft.probe_puzzles=2",
+    "ppo.total_steps=1",
+    "ppo.env_groups=2",
+    "ppo.probe_every=1",
+    "ppo.probe_puzzles=2",
+    "evaluation.puzzles=2",
+    "evaluation.samples=2",
+    "evaluation.pass_k=[1,2]",
+    "evaluation.greedy=true",
+    "evaluation.teacher_forced_puzzles=2",
+    "sampling.max_new_tokens=70",
+]
+WITHOUT_EFFECT = {"workers", "device", "branches", "log_level", *fingerprints.NAMES}
+"""They change where and how fast, what it is called, or the order of sums; nothing else."""
+READ_ONLY = {"selfplay_generate": {"sft.state_loss"}}
+"""`strip` begins after self-play, which asks the same function for its prompt."""
+
+
+def config(**changes: Any) -> conf.Config:
+    return conf.compose(profile="smoke", overrides=SMALL, **changes)
+
+
+def chain(one: conf.Config) -> dict[str, str]:
+    found, before = {}, ""
+    for stage in SETTINGS:
+        before = found[stage] = fingerprint(parts_of(stage, one, before=before))
+    return found
+
+
+def changed(**changes: Any) -> list[str]:
+    """Stages whose fingerprints a change of overrides moves."""
+    base = chain(conf.compose(profile="smoke"))
+    overrides = [f"{key.replace('__', '.')}={value}" for key, value in changes.items()]
+    other = chain(conf.compose(profile="smoke", overrides=overrides))
+    return [stage for stage in SETTINGS if base[stage] != other[stage]]
+
+
+def test_a_setting_moves_its_stage_and_those_after_it() -> None:
+    stages = list(SETTINGS)
+    assert changed(ppo__lr=0.5) == stages[3:]
+    assert changed(sft__lr=0.5) == stages[2:]
+    assert changed(filter__min_yield=0.5) == stages[1:]
+    assert changed(sampling__temperature=0.5) == changed(env__max_turns=3) == stages
+    assert changed(evaluation__puzzles=9) == stages[4:]
+    assert changed(workers=2, log_level="debug", tracking__enabled="false") == []
+
+
+def test_an_ids_own_arguments_count_as_much_as_given_ones() -> None:
+    lake = parts_of("evaluate", config(), before="")
+    still = parts_of("evaluate", config(env="frozenlake_deterministic"), before="")
+    assert lake["world"]["intended_prob"] == "0.8" and still["world"]["intended_prob"] == "1.0"
+    assert "world intended_prob: 0.8, was 1.0" in differences(lake, still)
+
+
+def test_differences_name_what_is_new_gone_and_other() -> None:
+    ours = {"settings": {"a": 1, "b": 2}, "input": "x"}
+    theirs = {"settings": {"a": 1, "b": 3, "c": 4}, "input": "y"}
+    assert differences(ours, theirs) == [
+        "input: x, was y",
+        "settings b: 2, was 3",
+        "settings c: not there, was 4",
+    ]
+
+
+def test_a_docstring_is_no_code(tmp_path: Path) -> None:
+    texts = {
+        "plain": "def f(x):\n    return x + 1\n",
+        "told": '"""Module."""\n\ndef f(x):  # why\n    """What."""\n    return (x + 1)\n',
+        "other": "def f(x):\n    return x + 2\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    digest = fingerprints._code_digest
+    assert digest(tmp_path / "plain") == digest(tmp_path / "told") != digest(tmp_path / "other")
+
+
+def test_a_strangers_game_is_part_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game = "from envs.frozenlake import FrozenLake\n\n\nclass Pond(FrozenLake):\n    depth = 1\n"
+    (tmp_path / "pond.py").write_text(game)
+    monkeypatch.syspath_prepend(tmp_path)
+    code = fingerprints.code_of("evaluate", "pond:Pond")
+    assert "pond:pond.py" in code and "envs.frozenlake" in code
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Dotted keys of the settings that modules of `steps` read."""
+    found: set[str] = set()
+    prefixes = {
+        type(getattr(schema.Config(), field.name)): f"{field.name}."
+        for field in dataclasses.fields(schema.Config)
+        if dataclasses.is_dataclass(getattr(schema.Config(), field.name))
+    }
+    for cls, prefix in {schema.Config: "", **prefixes}.items():
+        names = {field.name for field in dataclasses.fields(cls)}
+
+        def recorded(self: Any, name: str, names: set[str] = names, prefix: str = prefix) -> Any:
+            value = object.__getattribute__(self, name)
+            reader = sys._getframe(1).f_code.co_filename
+            if name in names and reader.startswith(str(ROOT / "steps")):
+                if not dataclasses.is_dataclass(value):
+                    found.add(prefix + name)
+            return value
+
+        monkeypatch.setattr(cls, "__getattribute__", recorded)
+    yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", ["spa", "vanilla_rl", "vagen_reward"])
+def test_no_stage_reads_a_setting_that_its_fingerprint_leaves_out(
+    experiment: str, tmp_path: Path, reads: set[str]
+) -> None:
+    one, tracker = config(experiment=experiment), NullTracker()
+    checkpoints = DirectoryCheckpoints(tmp_path / "checkpoints")
+    at = {stage: tmp_path / stage for stage in SETTINGS}
+    known: set[str] = set()
+
+    def check(stage: str) -> None:
+        known.update(fingerprints.settings_of(stage, one))
+        tracked = {key for key in reads if key.startswith("tracking.")}
+        assert reads - known - WITHOUT_EFFECT - tracked - READ_ONLY.get(stage, set()) == set()
+        reads.clear()
+
+    reads.clear()
+    played = selfplay_generate.selfplay_generate(
+        one, model_dir="", out_dir=at["selfplay_generate"], tracker=tracker
+    )
+    check("selfplay_generate")
+    filter_format.filter_format(
+        one,
+        trajectories=[at["selfplay_generate"] / played["file"]],
+        out_dir=at["filter_format"],
+        tracker=tracker,
+    )
+    check("filter_format")
+    common: Any = {"checkpoints": checkpoints, "tracker": tracker}
+    sft = sft_train.sft_train(
+        one, data_dir=at["filter_format"], model_dir="", out_dir=at["sft_train"], **common
+    )
+    check("sft_train")
+    ppo = ppo_train.ppo_train(one, model_dir=sft["model"], out_dir=at["ppo_train"], **common)
+    check("ppo_train")
+    models = {"after_sft": sft["model"], "final": ppo["model"]}
+    evaluate.evaluate(one, model_dirs=models, out_dir=at["evaluate"], tracker=tracker)
+    check("evaluate")
