@@ -116,6 +116,7 @@ def _check_agreement(config: Config) -> None:
     _check_scratch(config)
     _check_prompt(config)
     _check_pass_k(config)
+    _check_selfplay(config)
     _check_sft(config)
     _check_ppo(config)
     _check_rewards(config)
@@ -129,6 +130,12 @@ def _check_prompt(config: Config) -> None:
         raise ConfigError(
             f"prompt.style=state_only shows one bare state, so prompt.history={prompt.history} "
             "can't be shown; set prompt.history=single_turn or prompt.style=full."
+        )
+    formats = (prompt.state_shown, prompt.observation, prompt.prediction)
+    if prompt.random_coords and set(formats) == {"grid"}:
+        raise ConfigError(
+            "prompt.random_coords=true draws coordinates, and no state has any: set "
+            "prompt.state_shown, prompt.observation or prompt.prediction to grid_coords or coords."
         )
     if sampling.max_new_tokens >= sampling.max_model_len:
         raise ConfigError(
@@ -177,14 +184,35 @@ def _check_probe_pass_k(config: Config) -> None:
         )
 
 
+def _check_selfplay(config: Config) -> None:
+    """A baseline has no beliefs, and a model from scratch none in its first round."""
+    selfplay = config.selfplay
+    if selfplay.states != "self_belief":
+        return
+    if selfplay.policy in ("random", "oracle"):
+        raise ConfigError(
+            f"selfplay.policy={selfplay.policy} has no beliefs to teach for "
+            "selfplay.states=self_belief; set selfplay.policy=auto."
+        )
+    is_mute = config.model.from_scratch and not config.model.path
+    if is_mute and selfplay.policy == "auto" and selfplay.rounds == 1:
+        raise ConfigError(
+            "selfplay.states=self_belief teaches nothing of it in the first round of a model from "
+            "scratch, which is random play with true states; set selfplay.rounds=2."
+        )
+
+
 def _check_sft(config: Config) -> None:
     sft = config.sft
-    kinds = ("observation", "prediction", "thought", "answer", "tag")
+    kinds = ["thought", "answer", "tag"]
+    if sft.state_loss == "train":
+        kinds = ["observation", "prediction", *kinds]
     if not any(getattr(sft, f"{kind}_weight") for kind in kinds):
         raise ConfigError(
-            "sft.observation_weight and its four fellows are all 0, which teaches nothing but to "
-            "end a turn; raise one."
+            f"sft.{kinds[0]}_weight and its fellows are all 0 (with sft.state_loss="
+            f"{sft.state_loss}), which teaches nothing but to end a turn; raise one."
         )
+    _check_format(config)
     if sft.state_loss != "strip" or config.prompt.response_format != "world_model":
         return
     if config.prompt.style != "state_only":
@@ -197,6 +225,19 @@ def _check_sft(config: Config) -> None:
         raise ConfigError(
             f"after sft.state_loss=strip the model writes no states, so it can't play round 2 of "
             f"selfplay.rounds={config.selfplay.rounds}; set selfplay.rounds=1."
+        )
+
+
+def _check_format(config: Config) -> None:
+    """Earlier answers in a prompt would show the true states that are taken out of the rows."""
+    prompt, has_rows = config.prompt, config.model.from_scratch
+    if config.sft.target != "format" or not has_rows or prompt.response_format != "world_model":
+        return
+    if prompt.history != "single_turn":
+        raise ConfigError(
+            f"sft.target=format teaches a model from scratch what states look like and nothing of "
+            f"what is true, but prompt.history={prompt.history} shows it earlier answers, true "
+            "states in them; set prompt.history=single_turn, or sft.target=states."
         )
 
 
@@ -219,6 +260,11 @@ def _check_ppo(config: Config) -> None:
         raise ConfigError(
             "ppo.exclude_zero_variance leaves no group of one; set it to false or raise "
             "ppo.group_size."
+        )
+    if config.ppo.critic_warmup > 0 and not config.ppo.use_critic:
+        raise ConfigError(
+            f"ppo.critic_warmup={config.ppo.critic_warmup} lets the critic alone learn, and "
+            "ppo.use_critic=false has none; set ppo.critic_warmup=0."
         )
     if config.ppo.filter_ratio == 0:
         raise ConfigError("ppo.filter_ratio=0 leaves no group to train on; give 1 for all groups.")

@@ -110,7 +110,8 @@ class SelfplaySection:
     rounds: int = 1
     """From the second round on the finetuned model plays itself."""
     policy: str = "auto"
-    """auto (the model; random in the first round from scratch) | model | random | oracle"""
+    """auto | model | random | oracle. auto is the model, but random in the first round from scratch
+    and where `sft.target` is format."""
     states: str = "truth"
     """truth | self_belief: what stands in the state tags of the data."""
     prediction: str = "sampled"
@@ -142,8 +143,9 @@ class SFTSection:
     """Supervised finetuning, the paper's equations 1 and 2."""
 
     target: str = "states"
-    """states (true states are taught) | format (well-formed play; what is in it decides
-    `prompt.response_format`). A pretrained model is finetuned for `states` only."""
+    """states (true states are taught) | format (well-formed random play; where
+    `prompt.response_format` has states, they are those of other puzzles). A pretrained model is
+    finetuned for `states` only."""
     state_loss: str = "train"
     """train | mask (states out of the loss) | strip (states out of the data: self-play writes them,
     and every later stage plays `prompt.response_format: plain`)"""

@@ -3,8 +3,9 @@
 The paper's policy is the model before finetuning. Two deviations:
 
 1. A model made from scratch can't speak, so its first round is played at random, in well-formed
-   answers with true states. That also holds for arms that teach the format alone
-   (`sft.target: format`): where their answers hold states, the states are true ones.
+   answers with true states. Arms that teach the format alone (`sft.target: format`) have random
+   play in every round; where their answers hold states, the filter takes the truth out of them
+   again (`steps.agent.lending`).
 2. No puzzle of self-play is met again in PPO or in evaluation (`envs.splits`).
 
 Successes and failures are kept alike: what is learned is the world, not a good player.
@@ -83,11 +84,12 @@ def selfplay_generate(
 
 
 def player(config: Config, model_dir: str = "", round_index: int = 1) -> PolicySpec:
-    """Who plays this round."""
+    """Who plays this round; `auto` is the model where it can speak and what it says is taught."""
     chosen = one_of("selfplay.policy", config.selfplay.policy, POLICIES)
     if chosen in BASELINES:
         return policy_spec(config, chosen)
-    if chosen == "auto" and config.model.from_scratch and round_index == 1:
+    is_mute = config.model.from_scratch and round_index == 1
+    if chosen == "auto" and (is_mute or config.sft.target == "format"):
         return policy_spec(config, "random")
     directory = model_dir or config.model.path
     if not directory:

@@ -59,6 +59,12 @@ def prompt_settings(config: Config, *, selfplay: bool = False) -> PromptSettings
     )
 
 
+def teaches_looks_alone(config: Config) -> bool:
+    """Whether finetuning shows states that say nothing of the world (`steps.agent.lending`)."""
+    has_states = config.prompt.response_format == ResponseFormat.WORLD_MODEL
+    return config.sft.target == "format" and has_states and config.model.from_scratch
+
+
 def sampling_settings(config: Config, *, temperature: float | None = None) -> Sampling:
     """How answers are drawn; `temperature` overrules the configured one."""
     sampling = config.sampling

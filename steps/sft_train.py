@@ -44,8 +44,9 @@ def sft_train(
     finds fewer well-formed answers than `sft.min_format_rate`.
     """
     one_of("sft.state_loss", config.sft.state_loss, ("train", "mask", "strip"))
-    if config.sft.target == "format" and not config.model.from_scratch:
-        # A pretrained model can speak: the plain arms train it by reinforcement alone.
+    is_left_out = config.sft.target == "format" and not config.model.from_scratch
+    if is_left_out:
+        # A pretrained model can speak: such arms train it by reinforcement alone.
         config = replace(config, sft=replace(config.sft, max_steps=0, epochs=0))
     backend = choose_backend(config, config.sft.backend, "sft")
     train = storage.read_examples(data_dir / TRAIN_FILE)
@@ -54,6 +55,8 @@ def sft_train(
         raise DataError(
             f"{TRAIN_FILE} in {data_dir} holds no rows: play more, or lower the filter."
         )
+    if is_left_out:  # rows longer than its context are no reason to stop
+        train, validation = [], []
     source = resolve_model(config, model_dir, out_dir / "initial")
     check_model(source)
     fingerprint = fingerprint_of(

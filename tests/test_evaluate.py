@@ -142,6 +142,17 @@ def test_puzzles_are_distinct_and_of_the_split_alone():
     assert {splits.split_of(puzzle) for puzzle in puzzles} == {"test"}
 
 
+def test_where_states_are_few_each_seed_is_a_unit(tmp_path):
+    """Two orders of the arms: intervals over two puzzles would say next to nothing."""
+    config = make_config("bandit", puzzles=128, samples=4)
+    report = run(config, tmp_path, final="random")
+    assert (report["summary"]["puzzles"], report["summary"]["n"]) == (128, 512)
+    assert {num for _, num in report["models"]["final"]["puzzles"].values()} == {4}
+    low, high = report["summary"]["pass@1_low"], report["summary"]["pass@1_high"]
+    # A fair coin 512 times: 1.96 standard deviations are 0.043 to each side.
+    assert 0.06 < high - low < 0.11
+
+
 def test_the_runs_seed_varies_the_draws_and_not_the_puzzles():
     first, second = make_config(), make_config()
     second.seed = 1

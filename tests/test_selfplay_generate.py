@@ -251,6 +251,18 @@ def test_a_pretrained_model_plays_from_the_first_round_on(config: Config) -> Non
     assert player(config, "finetuned", 2).kind == "random"
 
 
+@pytest.mark.parametrize("from_scratch", [True, False])
+def test_where_the_format_alone_is_taught_random_play_is_enough(
+    config: Config, from_scratch: bool
+) -> None:
+    """A pretrained model may fail the format; an arm that isn't finetuned must not end of that."""
+    config.model.from_scratch, config.model.path = from_scratch, "" if from_scratch else "qwen"
+    config.sft.target = "format"
+    assert player(config, "finetuned", 2).kind == "random"
+    config.selfplay.policy = "model"
+    assert player(config, "finetuned", 2).kind == "hf"
+
+
 def test_a_model_that_does_not_exist_yet_cannot_play(config: Config, tmp_path: Path) -> None:
     config.selfplay.policy = "model"
     with pytest.raises(ConfigError, match=r"set selfplay\.policy=auto"):

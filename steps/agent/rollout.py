@@ -27,6 +27,7 @@ from steps.agent.records import (
     FinishReason,
     ParsedResponse,
     PolicyRequest,
+    ResponseFormat,
     Sampling,
     StopReason,
     Trajectory,
@@ -71,7 +72,7 @@ class RolloutSettings:
     lenient: bool = True
     """Play the readable actions of a malformed answer."""
     splice: bool = False
-    """Put the true states into the responses that enter the history."""
+    """Put the true states into the responses that enter the history, where the format has any."""
     splice_likeliest: bool = False
     """In a world of chance, splice the likeliest next state instead of the one that came."""
     format_penalty: float = 0.0
@@ -369,7 +370,8 @@ class _Episode:
     def _response(
         self, completion: Completion, request: PolicyRequest, truth: str, likely: str
     ) -> str:
-        if not self.settings.splice:
+        has_states = request.response_format == ResponseFormat.WORLD_MODEL
+        if not (self.settings.splice and has_states):
             return completion.text
         prediction = likely if self.settings.splice_likeliest else truth
         return splice_truth(

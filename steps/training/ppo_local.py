@@ -50,6 +50,7 @@ class PPORun:
     tokenizer: Any
     steps: int = 0
     seconds: float = 0.0
+    """Of training: without probes, checkpoints and what a kill took back."""
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -86,10 +87,10 @@ def train_ppo(
         if section.time_limit_s > 0:
             learner.time_share = peers.gather(run.seconds / section.time_limit_s)[0]
         metrics = _step(learner, policy, make_env, step)
-        if section.probe_every and (step + 1) % section.probe_every == 0:
-            metrics |= probe.run_probe(peers, config, policy, make_env)
         run.steps = step + 1
         run.seconds += time.perf_counter() - began
+        if section.probe_every and (step + 1) % section.probe_every == 0:
+            metrics |= _probe(peers, config, policy, make_env)
         metrics["ppo/seconds"] = run.seconds
         if peers.is_main:
             run.curve.append({"step": step + 1, **metrics})
@@ -104,6 +105,18 @@ def train_ppo(
                 save_learner(learner, work_dir / "checkpoint", progress)
                 checkpoints.save(work_dir / "checkpoint", step=run.steps, fingerprint=fingerprint)
     return run
+
+
+def _probe(
+    peers: Peers,
+    config: Config,
+    policy: HFPolicy,
+    make_env: Callable[[], gymnasium.Env[str, str]],
+) -> dict[str, float]:
+    """A probe's scores and its duration; measuring is no training, so it isn't in the seconds."""
+    began = time.perf_counter()
+    scores: dict[str, float] = probe.run_probe(peers, config, policy, make_env)
+    return scores | {"timing_s/probe": time.perf_counter() - began}
 
 
 def _step(

@@ -13,7 +13,7 @@ import gymnasium
 from conf.schema import Config
 from envs.splits import draw_seeds
 from steps.agent import success, worldmodel
-from steps.agent.records import Trajectory
+from steps.agent.records import StopReason, Trajectory
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
 from steps.policies.base import Policy
 from steps.policies.hf import HFPolicy
@@ -41,7 +41,10 @@ def play(
 
 
 def summarize(peers: Peers, trajectories: list[Trajectory]) -> dict[str, float | None]:
-    """Success, return, lengths and world-model scores over the episodes of all ranks."""
+    """Success, return, lengths and world-model scores over the episodes of all ranks.
+
+    `context_full` is the share of episodes that ended because a prompt left no room for an answer.
+    """
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     own = (
         len(trajectories),
@@ -49,14 +52,16 @@ def summarize(peers: Peers, trajectories: list[Trajectory]) -> dict[str, float |
         sum(len(turn.completion.token_ids) for turn in turns),
         sum(trajectory.success for trajectory in trajectories),
         sum(trajectory.reward for trajectory in trajectories),
+        sum(trajectory.stop_reason is StopReason.CONTEXT_FULL for trajectory in trajectories),
     )
     total = peers.sum([*own, *worldmodel.tally(trajectories).sums])
-    episodes, num_turns, tokens, won, reward = total[: len(own)]
+    episodes, num_turns, tokens, won, reward, full = total[: len(own)]
     return {
         "success": won / max(episodes, 1.0),
         "return": reward / max(episodes, 1.0),
         "num_turns": num_turns / max(episodes, 1.0),
         "response_length": tokens / max(num_turns, 1.0),
+        "context_full": full / max(episodes, 1.0),
         **worldmodel.Tally(total[len(own) :]).scores(),
     }
 

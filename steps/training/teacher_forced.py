@@ -1,7 +1,7 @@
 """How likely the true answer is to a model that is fed it, token by token: nothing is sampled.
 
-Random play on held-out puzzles gives the turns, and the truth is written into them as self-play
-writes it for finetuning. So these scores don't depend on the model's own choices, which take PPO's
+Random play on held-out puzzles gives the turns, and the truth is written into them by the function
+that does so in self-play. So these scores don't depend on the model's own choices, which take PPO's
 probes to other states as it learns. Of each kind of span: the mean negative log-likelihood of a
 token (`_nll`, nats), the share of tokens that are the model's first choice (`_tokens`) and the
 share of answers in which all tokens of that kind are (`_exact`).
@@ -16,6 +16,7 @@ prediction, and `answer_exact` says how often the model knows which action leads
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -66,7 +67,11 @@ def measure(
 def true_answers(
     config: Config, make_env: Callable[[], gymnasium.Env[str, str]], seeds: Sequence[int]
 ) -> list[SFTExample]:
-    """A random episode of each puzzle, a turn an example, the truth in its state tags."""
+    """A random episode of each puzzle, a turn an example, the truth in its state tags.
+
+    The true prediction is the likeliest next state, whichever one self-play teaches: a measure must
+    not depend on the data.
+    """
     specs = [
         EpisodeSpec(env_seed=seed, group=group, sampling_seed=mix_seed(config.seed, _STREAM, group))
         for group, seed in enumerate(seeds)
@@ -76,7 +81,7 @@ def true_answers(
         env_id=config.env.id,
         make_env=make_env,
         policy=make_policy(policy_spec(config, "random")),
-        settings=rollout_settings(config, splice=True),
+        settings=replace(rollout_settings(config, splice=True), splice_likeliest=True),
     )
     return [row for trajectory in played for row in _examples(trajectory)]
 

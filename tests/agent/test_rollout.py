@@ -291,6 +291,15 @@ def test_without_splicing_the_history_is_what_the_model_wrote() -> None:
     assert policy.batches[1][0].messages[1].content == answer("Left")
 
 
+@pytest.mark.parametrize("response_format", ["plain", "answer_only"])
+def test_a_format_without_states_gets_none_even_where_a_model_writes_their_tags(
+    response_format: str,
+) -> None:
+    settings = rules(splice=True, response_format=response_format, max_turns=1)
+    (episode,) = play([answer("Left")], settings)
+    assert episode.turns[0].response == answer("Left")
+
+
 @pytest.mark.parametrize("style", ["full", "state_only"])
 @pytest.mark.parametrize("history", ["full", "last_k", "single_turn"])
 def test_the_record_is_what_the_policy_was_shown(style: str, history: str) -> None:

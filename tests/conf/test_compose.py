@@ -132,6 +132,33 @@ def test_overrides_are_read_in_hydras_syntax(
         ({"overrides": ["sampling.max_new_tokens=256"]}, ["no room for a prompt"]),
         ({"overrides": ["sampling.temperature=0"]}, ["PPO", "above 0"]),
         ({"overrides": ["ppo.group_size=1"]}, ["a group of one", "ppo.filter_ratio=1"]),
+        ({"overrides": ["ppo.critic_warmup=2", "ppo.use_critic=false"]}, ["ppo.critic_warmup=0"]),
+        (
+            {"experiment": "spa_no_coords", "overrides": ["prompt.random_coords=true"]},
+            ["no state has any", "prompt.state_shown"],
+        ),
+        (
+            {"experiment": "spa_self_belief", "overrides": ["selfplay.rounds=1"]},
+            ["set selfplay.rounds=2"],
+        ),
+        (
+            {"experiment": "spa_self_belief", "overrides": ["selfplay.policy=random"]},
+            ["selfplay.policy=random has no beliefs"],
+        ),
+        (
+            {
+                "experiment": "vagen_reward",
+                "overrides": ["prompt.style=full", "prompt.history=last_k"],
+            },
+            ["sft.target=format", "prompt.history=last_k", "set prompt.history=single_turn"],
+        ),
+        (
+            {
+                "experiment": "spa_masked_states",
+                "overrides": [f"sft.{kind}_weight=0" for kind in ("thought", "answer", "tag")],
+            },
+            ["sft.thought_weight", "sft.state_loss=mask"],
+        ),
         ({"overrides": ["profile=paper"]}, ["option --profile"]),
         ({"overrides": ["env.id=sokoban"]}, ["option --env"]),
         ({"overrides": ["ppo.lr=${nowhere}"]}, ["'nowhere' not found"]),

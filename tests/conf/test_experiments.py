@@ -51,7 +51,7 @@ TABLE = {
     "spa_epochs_4": SPA._replace(epochs=4, tiny_steps=800),
     "spa_epochs_5": SPA,
     "spa_raw_unfiltered": SPA._replace(is_filtered=False),
-    "vagen_reward": FORMAT._replace(rewards=(0.5, 0.5)),
+    "vagen_reward": FORMAT._replace(rewards=(0.5, 0.5), tiny_steps=400),
     "easy_to_hard": SPA,
     "cross_complexity": SPA,
     "cross_game": SPA,

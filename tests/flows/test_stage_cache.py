@@ -50,8 +50,8 @@ class Runs:
         trace.unlink(missing_ok=True)
         return [json.loads(line)["stage"] for line in lines]
 
-    def command(self, *words: str) -> Done:
-        line = [sys.executable, "-m", "steps.orchestration.stage_cache", *words]
+    def command(self, *words: str, module: str = "stage_cache") -> Done:
+        line = [sys.executable, "-m", f"steps.orchestration.{module}", *words]
         environment = {**os.environ, "PYTHONPATH": str(self.flow.parents[1])}
         return subprocess.run(line, cwd=self.work, env=environment, capture_output=True, text=True)
 
@@ -123,13 +123,21 @@ def test_the_modes_and_the_command(runs: Runs) -> None:
     assert runs.command("list").stdout == ""
     run_id_of(runs())
     runs.computed()
-    run_id_of(runs("--cache", "refresh"))
+    last = run_id_of(runs("--cache", "refresh"))
     assert runs.computed() == list(STAGES)
     listed = runs.command("list").stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(STAGES)
     pattern = "spa.store/SPAFlow/*/frozenlake/sft_train/*/*/model/weights"
     (*_, weights) = sorted((runs.work / ".metaflow").glob(pattern))
+    told = runs.command(last, module="lineage")
+    assert told.returncode == 0, told.stderr
+    assert "evaluate: pass@1 0.500, floor 0.200, ceiling 0.900" in told.stdout
+    assert told.stdout.count(": unchanged, written by code") == len(STAGES)
+    assert "computed with gymnasium" in told.stdout and ", python 3." in told.stdout
     weights.write_text("altered")
+    told = runs.command(last, module="lineage")
+    assert told.returncode == 1 and "1 fault(s)" in told.stdout
+    assert "weights is not the file that was written there" in told.stdout
     pruned = runs.command("prune", "--dry-run").stdout
     assert pruned.startswith("sft_train frozenlake") and "gone or changed" in pruned
     done = runs()

@@ -9,7 +9,7 @@ import pytest
 
 import conf
 from steps.agent import success, worldmodel
-from steps.agent.records import Trajectory
+from steps.agent.records import StopReason, Trajectory
 from steps.agent.rollout import EpisodeSpec, run_episodes
 from steps.policies.hf import HFPolicy, load_model, load_tokenizer
 from steps.policies.random_policy import RandomPolicy
@@ -45,6 +45,13 @@ def test_pass_at_k_is_over_the_puzzles_of_all_ranks() -> None:
     assert found["pass@1"] == pytest.approx(sum(won) / 24)
     assert found["pass@2"] == pytest.approx(sum(count > 0 for count in won) / 12)
     assert found["pass@1_low"] <= found["pass@1"] <= found["pass@1_high"]  # type: ignore[operator]
+
+
+def test_episodes_whose_context_was_full_are_counted() -> None:
+    played = random_play(2)
+    cut = replace(played[0], stop_reason=StopReason.CONTEXT_FULL)
+    assert probe.summarize(Peers(), played)["context_full"] == 0
+    assert probe.summarize(Peers(), [cut, *played[1:]])["context_full"] == 0.25
 
 
 def test_classes_of_turns_are_those_of_all_ranks() -> None:

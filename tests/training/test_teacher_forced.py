@@ -122,6 +122,14 @@ def test_true_answers_are_well_formed_and_hold_the_truth() -> None:
     assert examples == true_answers(config, env_factory(config), [5, 6, 7])
 
 
+def test_what_self_play_teaches_is_not_what_is_measured() -> None:
+    """On the slippery lake the state that came is not always the likeliest one."""
+    taught = [conf.compose(overrides=[f"selfplay.prediction={name}"]) for name in
+              ("likeliest", "sampled")]  # fmt: skip
+    likeliest, sampled = (true_answers(each, env_factory(each), range(20)) for each in taught)
+    assert likeliest == sampled
+
+
 def test_a_model_directory_is_measured(tmp_path) -> None:  # type: ignore[no-untyped-def]
     config = toy_config()
     found = teacher_forced.measure(config, finetuned(tmp_path, config), range(8), cores=1)
