@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ sys.path.append(str(Path.cwd()))  # a game of one's own: --env my_game:MyGame
 import conf
 from steps.errors import ConfigError, SPAError
 from steps.orchestration import runs
-from steps.storage import json_digest
 
 runs.name_user()
 runs.skip_pylint()
@@ -46,6 +45,8 @@ from metaflow import (  # noqa: E402
 if TYPE_CHECKING:
     from steps.orchestration.stages import Stage
 
+Result = dict[str, Any]
+"""What a stage returns: plain values."""
 ARGV = sys.argv if __name__ == "__main__" else [__file__]
 """The command line where it is this flow's own (Metaflow's Runner loads the file in a process
 whose arguments are another's)."""
@@ -164,104 +165,87 @@ class SPAFlow(FlowSpec):
 
     @card(type="blank")
     @sized("selfplay_generate")
-    @retry(times=1, minutes_between_retries=0)
+    @retry(times=runs.RETRIES, minutes_between_retries=0)
     @step
     def selfplay_generate(self) -> None:
         """Play, and write trajectories with the true states in them."""
-        from steps.orchestration.cards import show
         from steps.report.blocks import selfplay_blocks
-        from steps.report.taken import unless_taken
         from steps.selfplay_generate import selfplay_generate
 
-        self.env_id = self.input
-        with opened(self) as stage:
+        def compute(stage: Stage) -> Result:
             model = "" if stage.config.model.from_scratch else stage.config.model.path
-            self.selfplay = settled(
-                self,
-                stage,
-                lambda: selfplay_generate(stage.config, model_dir=model, **stage.outputs),
-            )
-        show(unless_taken(selfplay_blocks), self.selfplay, self.cache_hit)
+            return selfplay_generate(stage.config, model_dir=model, **stage.outputs)
+
+        self.env_id, self.failure = self.input, None
+        run_stage(self, "selfplay", compute, selfplay_blocks)
         self.next(self.filter_format)
 
     @card(type="blank")
     @sized("filter_format")
-    @retry(times=1, minutes_between_retries=0)
+    @retry(times=runs.RETRIES, minutes_between_retries=0)
     @step
     def filter_format(self) -> None:
         """Keep the well-formed turns as rows to imitate."""
         from steps.filter_format import filter_format
-        from steps.orchestration.cards import show
         from steps.report.blocks import filter_blocks
-        from steps.report.taken import unless_taken
 
-        with opened(self) as stage:
-            self.filtered = settled(
-                self,
-                stage,
-                lambda: filter_format(
-                    stage.config,
-                    trajectories=[stage.fetch(self.selfplay) / self.selfplay["file"]],
-                    out_dir=stage.out_dir,
-                    tracker=stage.tracker,
-                ),
-            )
-        show(unless_taken(filter_blocks), self.filtered, self.cache_hit)
+        def compute(stage: Stage) -> Result:
+            played = stage.fetch(self.selfplay) / self.selfplay["file"]
+            return filter_format(stage.config, trajectories=[played], **stage.outputs)
+
+        run_stage(self, "filtered", compute, filter_blocks)
         self.next(self.sft_train)
 
     @card(type="blank")
     @sized("sft_train")
-    @retry(times=1, minutes_between_retries=0)
+    @retry(times=runs.RETRIES, minutes_between_retries=0)
     @step
     def sft_train(self) -> None:
         """Learn the world; from the second round on from the model's own play."""
-        from steps.orchestration.cards import show
         from steps.report.blocks import sft_blocks
-        from steps.report.taken import unless_taken
 
-        with opened(self) as stage:
-            self.sft = settled(self, stage, lambda: finetune(stage, stage.fetch(self.filtered)))
-        show(unless_taken(sft_blocks), self.sft, self.cache_hit)
+        def compute(stage: Stage) -> Result:
+            return finetune(stage, stage.fetch(self.filtered))
+
+        run_stage(self, "sft", compute, sft_blocks)
         self.next(self.ppo_train)
 
     @card(type="blank")
     @sized("ppo_train")
-    @retry(times=1, minutes_between_retries=0)
+    @retry(times=runs.RETRIES, minutes_between_retries=0)
     @step
     def ppo_train(self) -> None:
         """Learn to win."""
-        from steps.orchestration.cards import show
         from steps.ppo_train import ppo_train
         from steps.report.blocks import ppo_blocks
-        from steps.report.taken import unless_taken
 
-        with opened(self) as stage:
-            self.ppo = settled(
-                self,
-                stage,
-                lambda: ppo_train(
-                    stage.config,
-                    model_dir=str(stage.fetch(self.sft) / self.sft["model"]),
-                    checkpoints=stage.checkpoints,
-                    **stage.outputs,
-                ),
+        def compute(stage: Stage) -> Result:
+            return ppo_train(
+                stage.config,
+                model_dir=str(stage.fetch(self.sft) / self.sft["model"]),
+                checkpoints=stage.checkpoints,
+                **stage.outputs,
             )
-        show(unless_taken(ppo_blocks), self.ppo, self.cache_hit)
+
+        run_stage(self, "ppo", compute, ppo_blocks)
         self.next(self.evaluate)
 
     @card(type="blank")
     @sized("evaluate")
-    @retry(times=1, minutes_between_retries=0)
+    @retry(times=runs.RETRIES, minutes_between_retries=0)
     @step
     def evaluate(self) -> None:
         """Measure both models on puzzles that no stage has seen."""
         from steps.evaluate import evaluate
-        from steps.orchestration.cards import show
         from steps.report.blocks import evaluate_blocks
 
-        with opened(self) as stage:
-            self.report = settled(self, stage, lambda: measured(self, stage, evaluate))
-        show(evaluate_blocks, self.report, self.cache_hit)
+        def compute(stage: Stage) -> Result:
+            kept = {"after_sft": self.sft, "final": self.ppo}
+            found = {name: each for name, each in kept.items() if "directory" in each}
+            models = {name: str(stage.fetch(each) / each["model"]) for name, each in found.items()}
+            return evaluate(stage.config, model_dirs=models, **stage.outputs)
+
+        run_stage(self, "report", compute, evaluate_blocks)
         self.next(self.join)
 
     @card(type="blank")
@@ -271,13 +255,17 @@ class SPAFlow(FlowSpec):
         from steps.orchestration.cards import show
         from steps.report.blocks import join_blocks
 
-        branches = {branch.env_id: branch for branch in inputs}
-        first = next(iter(branches.values()))
+        each = {branch.env_id: branch for branch in inputs}
+        first = next(iter(each.values()))
         self.settings, self.tracking_run = first.settings, first.tracking_run
+        failures = {env_id: branch.failure for env_id, branch in each.items() if branch.failure}
+        branches = {env_id: branch for env_id, branch in each.items() if env_id not in failures}
         self.summary = {env_id: branch.report["summary"] for env_id, branch in branches.items()}
         self.models = {env_id: branch.ppo["directory"] | {"model": branch.ppo["model"]}
                        for env_id, branch in branches.items()}  # fmt: skip
         show(join_blocks, self.summary)
+        if failures:
+            sys.exit(runs.failure_table(failures, finished=list(branches)))
         self.next(self.end)
 
     @step
@@ -308,34 +296,46 @@ def opened(flow: SPAFlow) -> AbstractContextManager[Stage]:
     return open_stage(flow, config, current.step_name, open_tracker=tracker)
 
 
-def settled(
-    flow: SPAFlow, stage: Stage, compute: Callable[[], Mapping[str, Any]]
-) -> dict[str, Any]:
-    """A stage's result: of the run that this one starts from, of the cache, or computed.
+def run_stage(
+    flow: SPAFlow,
+    artifact: str,
+    compute: Callable[[Stage], Result],
+    blocks: Callable[[Any], list[Any]],
+) -> None:
+    """Do a stage and put its result into `flow.<artifact>` and on the card.
 
-    Notes on the task where it came from: `fingerprint`, and `cache_hit`, the task that it was
-    computed in or None.
+    The result is that of the run that this one starts from, an earlier run's with the same
+    fingerprint, or computed. `fingerprint` and `cache_hit` (the task that computed it, or None) are
+    artifacts, too. In a branch that has failed before nothing is done.
     """
-    from steps.orchestration.earlier import adopted
+    from steps.orchestration.cards import say, show
+    from steps.report.taken import unless_taken
 
-    flow.cache_hit, flow.fingerprint = None, stage.fingerprint
+    setattr(flow, artifact, {})
+    flow.cache_hit = None
+    if not flow.failure:
+        with opened(flow) as stage:  # notes a failure that must not end the other branches
+            setattr(flow, artifact, settled(flow, stage, compute))
+    failure: dict[str, str] | None = flow.failure
+    if failure:
+        say(f"**Failed** in {failure['step']}: {failure['error']}")
+    else:
+        show(unless_taken(blocks), getattr(flow, artifact), flow.cache_hit)
+
+
+def settled(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -> Result:
+    """A stage's result, wherever it comes from."""
+    from steps.orchestration.earlier import adopted
+    from steps.storage import json_digest
+
+    flow.fingerprint = stage.fingerprint
     taken = adopted(flow.settings.get("start", {}).get(flow.env_id, {}), stage)
     if taken is not None:
         flow.fingerprint = json_digest([stage.name, taken["taken_from"]])[:32]
         return taken
-    outcome = stage.settle(compute)
+    outcome = stage.settle(lambda: compute(stage))
     flow.cache_hit = outcome.cache_hit
     return outcome.result
-
-
-def measured(flow: SPAFlow, stage: Stage, evaluate: Callable[..., Any]) -> dict[str, Any]:
-    """The report on the models that the run has."""
-    kept = {"after_sft": flow.sft, "final": flow.ppo}
-    found = {name: each for name, each in kept.items() if "directory" in each}
-    models = {name: str(stage.fetch(each) / each["model"]) for name, each in found.items()}
-    return dict(
-        evaluate(stage.config, model_dirs=models, out_dir=stage.out_dir, tracker=stage.tracker)
-    )
 
 
 def finetune(stage: Stage, data: Path) -> dict[str, Any]:
@@ -398,7 +398,7 @@ def _closing_words(run_id: str, is_done: bool) -> None:
         line = runs.card_line(ARGV, run_id, "evaluate")
         print(f"\nThe results in pictures, in a browser:\n  {line}", flush=True)
         return
-    line = runs.resume_line(ARGV, run_id)
+    line = runs.resume_line(ARGV, run_id, _earliest_failure(run))
     print(f"\nThe run ended early. Finished steps are kept; go on with\n  {line}", flush=True)
     with suppress(Exception):  # it may have ended before there was anything to close
         from steps.tracking import finish_parent_run
@@ -406,6 +406,17 @@ def _closing_words(run_id: str, is_done: bool) -> None:
         begun = run["start"].task.data
         config = runs.config_of(begun.settings, begun.environments[0])
         finish_parent_run(config, begun.tracking_run, status="FAILED")
+
+
+def _earliest_failure(run: Any) -> str:
+    """The first step that a branch noted a failure in, or nothing: plain `resume` skips these."""
+    for step_name in runs.STEPS:
+        with suppress(Exception):  # a step that the run has not reached
+            for task in run[step_name]:
+                failure = task.data.failure if "failure" in task else None
+                if failure and failure["step"] == step_name:
+                    return step_name
+    return ""
 
 
 def main() -> None:

@@ -27,6 +27,11 @@ def show(blocks: Callable[[Any], Iterable[Any]], result: Any, cache_hit: str | N
         _log.warning("the card of this step is incomplete", exc_info=True)
 
 
+def say(text: str) -> None:
+    """Put a sentence on the task's card."""
+    current.card.append(Markdown(text))
+
+
 def _component(block: Any) -> Any:
     if hasattr(block, "rows"):
         return Table(data=[list(row) for row in block.rows], headers=list(block.headers))

@@ -27,6 +27,8 @@ from steps.errors import ConfigError, unknown_name
 CACHE_MODES = ("auto", "off", "refresh")
 MAX_SEED = 2**32 - 1
 """The largest that every library takes."""
+RETRIES = 1
+"""How often a stage is tried again after a crash."""
 STARTING = ("run", "resume")
 """Commands that start a run."""
 STARTS_AT = ("ppo_train", "evaluate")
@@ -136,9 +138,23 @@ def describe(settings: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def resume_line(argv: Sequence[str], run_id: str) -> str:
-    """The command that takes up `run_id`, as it must be typed where `argv` was typed."""
-    return _command(argv, "resume", "--origin-run-id", run_id)
+def resume_line(argv: Sequence[str], run_id: str, step: str = "") -> str:
+    """The command that takes up `run_id`, as it must be typed where `argv` was typed.
+
+    Metaflow goes on where nothing has finished; `step` has it do that step again, and all after it.
+    """
+    return _command(argv, "resume", *([step] if step else []), "--origin-run-id", run_id)
+
+
+def failure_table(failures: Mapping[str, Mapping[str, str]], *, finished: Sequence[str]) -> str:
+    """What became of each environment, a line each."""
+    lines = [f"{len(failures)} of {len(failures) + len(finished)} environments failed:"]
+    lines += [f"  {env_id:<24} finished" for env_id in finished]
+    lines += [
+        f"  {env_id:<24} failed in {failure['step']}: {failure['error']}"
+        for env_id, failure in failures.items()
+    ]
+    return "\n".join(lines)
 
 
 def card_line(argv: Sequence[str], run_id: str, step: str) -> str:

@@ -25,7 +25,7 @@ from steps.errors import SPAError
 from steps.orchestration import fingerprints
 from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage
 from steps.orchestration.directory_store import DirectoryStore
-from steps.orchestration.runs import set_logging
+from steps.orchestration.runs import RETRIES, set_logging
 from steps.orchestration.stage_cache import StageCache
 
 _log = logging.getLogger(__name__)
@@ -117,7 +117,11 @@ class Stage:
 def open_stage(
     flow: Any, config: Config, name: str, *, open_tracker: Callable[..., Any]
 ) -> Iterator[Stage]:
-    """Run a stage's body. The user's mistakes end the task with one message and no retry."""
+    """Run a stage's body. The user's mistakes end the task with one message and no retry.
+
+    Where other environments run beside this one, a failure that no retry follows is noted in
+    `flow.failure` instead and the task goes on: Metaflow would end the others with it.
+    """
     set_logging(config.log_level)
     scratch = Path(tempfile.mkdtemp(prefix="spa-"))
     # Metaflow offers a task no public way to its storage.
@@ -151,10 +155,22 @@ def open_stage(
     except (SPAError, ConfError) as error:
         if config.log_level == "debug":
             traceback.print_exc()
-        sys.stderr.write(f"{config.env.id}, {name}: {type(error).__name__}: {error}\n")
-        sys.exit(METAFLOW_EXIT_DISALLOW_RETRY)
+        said = f"{type(error).__name__}: {error}"
+        sys.stderr.write(f"{config.env.id}, {name}: {said}\n")
+        if not _has_company(flow):
+            sys.exit(METAFLOW_EXIT_DISALLOW_RETRY)
+        flow.failure = {"step": name, "error": said}
+    except Exception as error:
+        if not _has_company(flow) or current.retry_count < RETRIES:
+            raise
+        traceback.print_exc()
+        flow.failure = {"step": name, "error": f"{type(error).__name__}: {error}"}
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _has_company(flow: Any) -> bool:
+    return len(flow.settings["envs"]) > 1
 
 
 def relative(value: Any, directory: Path) -> Any:

@@ -293,6 +293,9 @@ def test_what_is_written_well_formed_reads_back(
 
 
 LONG = 100_000
+QUADRATIC = 10.0
+"""CPU seconds that reading such a text may take on a busy machine; a reader that goes over it again
+for each character takes minutes."""
 
 
 @pytest.mark.parametrize(
@@ -318,7 +321,7 @@ def test_long_texts_are_read_quickly(text: str) -> None:
     for response_format in FORMATS:
         parse_response(text, response_format, action_names=NAMES, max_actions=5)
         spans(text, response_format)
-    assert time.process_time() - start < 0.6
+    assert time.process_time() - start < QUADRATIC
 
 
 @settings(max_examples=40)
@@ -334,7 +337,7 @@ def test_any_text_repeated_to_great_length_is_read_quickly(
     text = head + unit * (LONG // len(unit)) + tail
     start = time.process_time()
     parsed = parse_response(text, response_format, action_names=NAMES, max_actions=5)
-    assert time.process_time() - start < 0.2
+    assert time.process_time() - start < QUADRATIC
     assert len(parsed.actions) <= 5
 
 

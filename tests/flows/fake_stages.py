@@ -3,7 +3,8 @@
 `plant` puts them in the place of the real ones in a copy of the source tree. What they do beyond
 that is asked for by files in the working directory: `kill_once` (PPO kills its own process at step
 3 of the first attempt), `wait` (PPO stops at step 3 until it is killed), `starve` (the filter finds
-nothing).
+nothing, in the environment that the file names, or in all), `crash` (finetuning does, in the same
+way).
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ def save_model(model, weights):
     (model / "model.safetensors").write_text("")
     (model / "weights").write_text(weights)
 
+def asked(name, config):
+    file = CWD / name
+    return file.exists() and file.read_text() in ("", config.env.id)
+
 def note(stage, config, **facts):
     with (CWD / "trace.jsonl").open("a") as file:
         file.write(json.dumps({"stage": stage, "env": config.env.id, **facts}) + "\\n")
@@ -45,7 +50,7 @@ def selfplay_generate(config, *, model_dir, out_dir, round_index=1, tracker):
 def filter_format(config, *, trajectories, out_dir, tracker):
     text = trajectories[0].read_text()
     note("filter_format", config, read=text)
-    if (CWD / "starve").exists():
+    if asked("starve", config):
         raise StageError("0 of 9 rows survived the filter (no_answer 9): look at the examples.")
     out_dir.mkdir(parents=True, exist_ok=True)
     (out_dir / "rows").write_text(text)
@@ -53,6 +58,9 @@ def filter_format(config, *, trajectories, out_dir, tracker):
 """,
     "sft_train": """
 def sft_train(config, *, data_dir, model_dir, out_dir, checkpoints, tracker):
+    if asked("crash", config):
+        note("crash", config)
+        raise ZeroDivisionError("a defect")
     note("sft_train", config, data=(data_dir / "rows").read_text(), model_dir=bool(model_dir))
     model = out_dir / "model"
     save_model(model, "sft")

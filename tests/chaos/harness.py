@@ -1,0 +1,252 @@
+"""Kills the real flow at random moments and looks whether anything is lost.
+
+    python -m tests.chaos.harness --chains 10 --seed 0 --report docs/reliability.md
+
+A *chain* is one flow with the smoke profile in a directory of its own, killed once in each of its
+five stages (SIGKILL to every process, at a moment drawn from the stage's usual length), each time
+taken up again: by `resume`, or by a new run that finds the stage half done, in turn. In the end its
+weights and scores are compared with those of a flow that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOW = ROOT / "flows" / "spa_flow.py"
+STAGES = ("selfplay_generate", "filter_format", "sft_train", "ppo_train", "evaluate")
+ENV = "frozenlake"
+OPTIONS = ("--env", ENV, "--profile", "smoke", "--override", "tracking.enabled=false device=cpu")
+STARTING = re.compile(r"\[(\d+)/(\w+)/\d+ \(pid \d+\)\] Task is starting")
+FINISHED = re.compile(r"\[\d+/(\w+)/\d+ \(pid \d+\)\] Task finished successfully")
+STEP = re.compile(r"(SFT|PPO) step (\d+)/")
+PATIENCE_S = 300
+
+
+@dataclass
+class Kill:
+    """One kill, and what came of it."""
+
+    chain: int
+    stage: str
+    after_s: float
+    """Seconds after the stage's start."""
+    taken_up_by: str
+    steps_again: int = 0
+    """Logged training steps below the last one that was logged before the kill, done once more."""
+
+
+@dataclass
+class Chain:
+    """A flow and how often it was killed."""
+
+    work: Path
+    kills: list[Kill] = field(default_factory=list)
+    is_equal: bool = False
+    differences: list[str] = field(default_factory=list)
+
+
+def start(work: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start the flow in its own process group; its output is appended to `work/log`."""
+    with (work / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, str(FLOW), *words],
+            cwd=work,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def tail(work: Path, offset: int) -> str:
+    """What the log holds from `offset` on."""
+    return (work / "log").read_bytes()[offset:].decode(errors="replace")
+
+
+def wait_for(work: Path, offset: int, stage: str, process: subprocess.Popen[bytes]) -> str | None:
+    """The id of the run in which a stage starts; None where the flow ends before."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for run_id, name in STARTING.findall(tail(work, offset)):
+            if name == stage:
+                return str(run_id)
+        if process.poll() is not None:
+            return None
+        time.sleep(0.05)
+    raise TimeoutError(f"{stage} hasn't started in {PATIENCE_S} s: {work / 'log'}")
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the flow and all its tasks, which Metaflow puts into the same group."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def finish(work: Path, *words: str) -> str:
+    """Run the flow to its end; the id of the run."""
+    offset = size(work)
+    process = start(work, *words)
+    if process.wait(timeout=2 * PATIENCE_S) != 0:
+        raise RuntimeError(f"the flow failed; the end of {work / 'log'}:\n{tail(work, -3000)}")
+    return STARTING.findall(tail(work, offset))[-1][0]
+
+
+def size(work: Path) -> int:
+    """Bytes of the log."""
+    log = work / "log"
+    return log.stat().st_size if log.exists() else 0
+
+
+def outcome(work: Path, run_id: str) -> dict[str, Any]:
+    """What a finished run left: digests of the models' weights, and the scores."""
+    line = [sys.executable, "-m", "steps.orchestration.export", run_id, "--out", "outcome.json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(line, cwd=work, env=environment, check=True)
+    stages = json.loads((work / "outcome.json").read_text())["environments"][ENV]
+    found: dict[str, Any] = {"scores": stages["evaluate"]["summary"]}
+    for stage in ("sft_train", "ppo_train"):
+        result = stages[stage]
+        home = Path(result["directory"]["url"])
+        manifest = json.loads((home / "manifest.json").read_text())
+        name = f"{result['model']}/model.safetensors"
+        found[stage] = {"weights": manifest["files"][name]["sha256"], "steps": result["steps"]}
+    return found
+
+
+def durations(work: Path) -> dict[str, float]:
+    """Seconds of each stage in the log of an undisturbed flow, by its time stamps."""
+    found: dict[str, float] = {}
+    for line in (work / "log").read_text(errors="replace").splitlines():
+        starting, finished = STARTING.search(line), FINISHED.search(line)
+        if starting and starting[2] in STAGES:
+            found[starting[2]] = -_seconds(line)
+        elif finished and finished[1] in STAGES:
+            found[finished[1]] += _seconds(line)
+    return found
+
+
+def _seconds(line: str) -> float:
+    clock = line.split()[1]
+    hours, minutes, seconds = clock.split(":")
+    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+def disturb(
+    work: Path, number: int, lengths: dict[str, float], rng: random.Random
+) -> Iterator[Kill]:
+    """Kill each stage once; the flow is left unfinished."""
+    words: tuple[str, ...] = ("run", *OPTIONS)
+    how = "-"
+    for index, stage in enumerate(STAGES):
+        offset = size(work)
+        process = start(work, *words)
+        run_id = wait_for(work, offset, stage, process)
+        if run_id is None:
+            return
+        after = rng.uniform(0.0, lengths[stage])
+        time.sleep(after)
+        kill(process)
+        how = "resume" if (index + number) % 2 else "a new run"
+        words = ("resume", "--origin-run-id", run_id) if how == "resume" else ("run", *OPTIONS)
+        yield Kill(number, stage, after, how)
+    (work / "next").write_text(json.dumps(words))
+
+
+def steps_again(work: Path) -> dict[str, int]:
+    """Training steps that the log tells more than once, SFT and PPO."""
+    found = STEP.findall((work / "log").read_text(errors="replace"))
+    return {
+        kind: len(own) - len(set(own))
+        for kind in ("SFT", "PPO")
+        for own in [[step for name, step in found if name == kind]]
+    }
+
+
+def run_chain(
+    number: int, root: Path, expected: dict[str, Any], lengths: dict[str, float], seed: int
+) -> Chain:
+    """One chain from its first start to the comparison."""
+    work = root / f"chain_{number}"
+    work.mkdir()
+    chain = Chain(work)
+    for each in disturb(work, number, lengths, random.Random(f"{seed} {number}")):
+        chain.kills.append(each)
+        print(f"chain {number}: killed {each.stage} after {each.after_s:.1f} s", flush=True)
+    words = (
+        json.loads((work / "next").read_text()) if (work / "next").exists() else ["run", *OPTIONS]
+    )
+    found = outcome(work, finish(work, *words))
+    chain.differences = [key for key in expected if found[key] != expected[key]]
+    chain.is_equal = not chain.differences
+    again = steps_again(work)
+    for each in chain.kills:
+        each.steps_again = again.get(
+            {"sft_train": "SFT", "ppo_train": "PPO"}.get(each.stage, ""), 0
+        )
+    print(f"chain {number}: {'equal' if chain.is_equal else chain.differences}", flush=True)
+    return chain
+
+
+def report(chains: list[Chain], lengths: dict[str, float], seed: int) -> str:
+    """The table, as Markdown."""
+    kills = [each for chain in chains for each in chain.kills]
+    lines = [
+        f"{len(kills)} kills in {len(chains)} flows (seed {seed}); "
+        f"{sum(chain.is_equal for chain in chains)} of {len(chains)} ended with the weights and "
+        "scores of an undisturbed flow.",
+        "",
+        "| stage | usual length | kills | at (s) | taken up by | training steps done again |",
+        "|---|---|---|---|---|---|",
+    ]
+    for stage in STAGES:
+        own = [each for each in kills if each.stage == stage]
+        moments = ", ".join(f"{each.after_s:.1f}" for each in sorted(own, key=lambda k: k.after_s))
+        resumed = sum(each.taken_up_by == "resume" for each in own)
+        again = sum(each.steps_again for each in own)
+        lines.append(
+            f"| `{stage}` | {lengths[stage]:.1f} s | {len(own)} | {moments} | resume {resumed}, "
+            f"a new run {len(own) - resumed} | {again if 'train' in stage else '-'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def run(chains: int, seed: int, root: Path) -> tuple[list[Chain], dict[str, float]]:
+    """An undisturbed flow, then the chains."""
+    calm = root / "calm"
+    calm.mkdir()
+    expected = outcome(calm, finish(calm, "run", *OPTIONS))
+    lengths = durations(calm)
+    return [run_chain(number, root, expected, lengths, seed) for number in range(chains)], lengths
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--chains", type=int, default=10, help="five kills each (default 10)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", type=Path, help="write the table there")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="spa-chaos-") as root:
+        chains, lengths = run(options.chains, options.seed, Path(root))
+    table = report(chains, lengths, options.seed)
+    print(table)
+    if options.report is not None:
+        options.report.write_text(table)
+    sys.exit(not all(chain.is_equal for chain in chains))
+
+
+if __name__ == "__main__":
+    main()
