@@ -37,7 +37,7 @@ class Runs:
 
     def __call__(self, *words: str, override: str = QUIET) -> Done:
         line = [sys.executable, str(self.flow), "run", "--override", override, *words]
-        return subprocess.run(line, cwd=self.work, capture_output=True, text=True, timeout=200)
+        return subprocess.run(line, cwd=self.work, capture_output=True, text=True, timeout=600)
 
     def computed(self) -> list[str]:
         """Stages whose functions were called since this was asked last."""

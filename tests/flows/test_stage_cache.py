@@ -15,6 +15,8 @@ import pytest
 
 from tests.flows.fake_runs import QUIET, STAGES, Runs, planted, run_id_of
 
+pytestmark = pytest.mark.timeout(900)  # several runs each, which a busy machine makes slow
+
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
