@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -18,6 +15,7 @@ from envs.bandit import Bandit
 from envs.base import STATE_FORMATS
 from envs.solvers import Bounds, Budget, HasBounds
 from envs.testing import check_text_env
+from tests.envs.processes import said_in_every_process
 
 FIRST_PHOENIX, FIRST_DRAGON = (
     "The arms are Phoenix and Dragon.",
@@ -201,19 +199,7 @@ def test_seeds_give_the_same_episodes_in_every_process() -> None:
         "    out.append([text, env.step('Dragon')[0], env.unwrapped.puzzle_hash()])\n"
         "print(json.dumps(out))"
     )
-    outputs = set()
-    for hash_seed in ("0", "31337"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        outputs.add(result.stdout)
-    (output,) = outputs
+    output = said_in_every_process(code)
     episodes = json.loads(output)
     assert len({before for before, _, _ in episodes}) == 2
     assert len({after for _, after, _ in episodes}) == 4

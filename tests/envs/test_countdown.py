@@ -5,9 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import operator
-import os
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from fractions import Fraction
@@ -24,6 +21,7 @@ from envs.countdown import Countdown, Problem, read_expression
 from envs.countdown_solver import joined, random_success, solution
 from envs.solvers import Budget, HasBounds
 from envs.testing import check_text_env
+from tests.envs.processes import said_in_every_process
 
 SIGNS = {
     "+": operator.add,
@@ -404,19 +402,7 @@ def test_seeds_give_the_same_puzzles_in_every_process() -> None:
         " env.unwrapped.oracle()]\n"
         "print(json.dumps(out))"
     )
-    outputs = set()
-    for hash_seed in ("0", "1", "31337"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        outputs.add(result.stdout)
-    (output,) = outputs
+    output = said_in_every_process(code)
     assert {int(seed): value[0] for seed, value in json.loads(output).items()} == HASHES
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import gymnasium
@@ -22,6 +19,7 @@ import envs
 from envs.base import STATE_FORMATS
 from envs.frozenlake import ACTIONS, FrozenLake
 from envs.tiles import picture
+from tests.envs.processes import said_in_every_process
 
 STEPS = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
 SIDES = {
@@ -360,19 +358,7 @@ def test_seeds_give_the_same_puzzles_in_every_process() -> None:
         " [env.step(a)[0] for a in ('Up', 'Left', 'Down')]]\n"
         "print(json.dumps(out))"
     )
-    outputs = set()
-    for hash_seed in ("0", "1", "31337"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        outputs.add(result.stdout)
-    (output,) = outputs
+    output = said_in_every_process(code)
     hashes = {int(seed): value[0] for seed, value in json.loads(output).items()}
     assert hashes == HASHES
 

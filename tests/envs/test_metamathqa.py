@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from envs.math_data import SAMPLE, Item, answer_of, one_line, read_questions
 from envs.metamathqa import MetaMathQA
 from envs.solvers import Bounds, Budget, HasBounds
 from envs.testing import check_text_env
+from tests.envs.processes import said_in_every_process
 
 ROWS = [
     {"query": "What is 1 + 1?", "response": "One and one.\nThe answer is: 2", "type": "a"},
@@ -228,19 +228,7 @@ def test_seeds_give_the_same_puzzles_in_every_process() -> None:
         "    env.reset(seed=seed); out[seed] = env.unwrapped.puzzle_hash()\n"
         "print(json.dumps(out))"
     )
-    outputs = set()
-    for hash_seed in ("0", "1", "31337"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        outputs.add(result.stdout)
-    (output,) = outputs
+    output = said_in_every_process(code)
     assert {int(seed): value for seed, value in json.loads(output).items()} == HASHES
 
 

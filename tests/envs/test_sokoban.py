@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from hypothesis import strategies as st
 import envs
 from envs.sokoban import DIRECTIONS, Sokoban
 from envs.testing import check_text_env
+from tests.envs.processes import said_in_every_process
 
 ROOT = Path(__file__).resolve().parents[2]
 IDS = (
@@ -484,18 +482,7 @@ def test_seeds_give_the_same_puzzles_in_every_process() -> None:
         "        out[f'{env_id} {seed} next'] = list(game.possible_next(['Right']))\n"
         "print(json.dumps(out))"
     )
-    outputs = set()
-    for hash_seed in ("0", "31337"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        outputs.add(result.stdout)
-    (output,) = outputs
+    output = said_in_every_process(code)
     found = json.loads(output)
     assert {name: found[name] for name in HASHES} == HASHES
 

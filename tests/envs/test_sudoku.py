@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from unittest import mock
 
@@ -21,6 +18,7 @@ from envs.solvers import Bounds, Budget, HasBounds
 from envs.sudoku import Sudoku
 from envs.sudoku_boards import Puzzle
 from envs.testing import check_text_env
+from tests.envs.processes import said_in_every_process
 
 IDS = {"sudoku": (4, 10), "sudoku_medium": (4, 9), "sudoku_hard": (4, 6), "sudoku_9x9": (9, 36)}
 PUBLISHED = ("..14 14.3 42.. .142", "2314 1423 4231 3142")
@@ -489,19 +487,7 @@ def test_seeds_give_the_same_puzzles_in_every_process() -> None:
         "        env.reset(seed=seed); out[env_id].append(env.puzzle_hash())\n"
         "print(json.dumps(out))"
     )
-    outputs = set()
-    for hash_seed in ("0", "31337"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        outputs.add(result.stdout)
-    (output,) = outputs
+    output = said_in_every_process(code)
     assert json.loads(output) == HASHES
 
 
