@@ -20,9 +20,23 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3 python,$(shell $(p) -c '$(FITS)' >/dev/null 2>&1 && echo $(p))))
 
+VERL ?= .venv-verl
+UV := $(VENV)/bin/uv
+# For the machines that have GPUs, wherever this is run. Their C library is of 2018 or later.
+RESOLVE = $(UV) pip compile --quiet --no-header --no-annotate --extra gpu --python-version 3.12 \
+  --python-platform x86_64-manylinux_2_28 pyproject.toml
+
+# What verl's trainers import, beside the development environment with its torch for CPUs. Without
+# their dependencies: verl's `packaging` and ours, tensordict's and verl's, can't be had together.
+VERL_SET := verl==0.9.1 ray==2.60.0 tensordict==0.10.0 torchdata==0.11.0 transferqueue==0.1.11 \
+  accelerate==1.15.0 codetiming==1.4.0 datasets==5.2.0 dill==0.4.1 hydra-core==1.3.2 \
+  jsonschema==4.26.0 jsonschema-specifications==2025.9.1 msgpack==1.2.4 multiprocess==0.70.19 \
+  orjson==3.13.0 peft==0.21.2 psutil==7.2.2 pybind11==3.1.0 pylatexenc==2.11 pyvers==0.2.3 \
+  pyzmq==27.3.0 referencing==0.37.0 rpds-py==2026.9.1 xxhash==4.1.0
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test quick lint format ui bench clean
+.PHONY: help run test quick lint format ui bench verl gpulock gpucheck clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -61,8 +75,20 @@ ui: $(VENV)/.installed ## MLflow on the local store; PORT=5501
 bench: $(VENV)/.installed-dev ## Time the environments; ARGS="--env sokoban"
 	$(PY) -m benchmarks.envs $(ARGS)
 
+verl: $(VERL)/.installed ## The tests against verl itself, on CPU processes; VERL=folder of its environment
+	$(VERL)/bin/python -m pytest -m verl $(ARGS)
+
+gpulock: $(UV) ## Resolve the gpu extra anew, into constraints-gpu.txt; installs nothing
+	{ sed -n '/^#/p' constraints-gpu.txt; $(RESOLVE); } > constraints-gpu.txt.new
+	mv constraints-gpu.txt.new constraints-gpu.txt
+
+gpucheck: $(UV) ## Whether the gpu extra still resolves to constraints-gpu.txt; installs nothing
+	@grep -v '^#' constraints-gpu.txt > $(VENV)/gpu-locked
+	@$(RESOLVE) --constraint constraints-gpu.txt > $(VENV)/gpu-resolved
+	@diff $(VENV)/gpu-locked $(VENV)/gpu-resolved && echo "constraints-gpu.txt fits pyproject.toml"
+
 clean: ## Remove the virtual environment and caches; runs and metrics stay
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERL) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(PY):
 	@python="$(PYTHON)"; test -n "$$python" || { echo "make: no Python 3.11 or 3.12 with the venv \
@@ -71,6 +97,18 @@ $(PY):
 	"$$python" -c '$(FITS)' >/dev/null 2>&1 || { echo "make: PYTHON=$$python isn't Python 3.11 or \
 	3.12 with the venv module. Name another: make PYTHON=path/to/python3.12 ..." >&2; exit 1; }; \
 	echo "making $(VENV) with $$("$$python" --version)"; "$$python" -m venv --clear $(VENV)
+
+$(UV): | $(PY)
+	$(PY) -m pip install --quiet uv
+
+$(VERL)/.installed: $(VENV)/.installed-dev
+	@echo "installing verl and Ray into $(VERL), over the packages of $(VENV)"
+	$(PY) -m venv --clear $(VERL)
+	$(PY) -c 'import site; print(site.getsitepackages()[0])' \
+	  > "$$($(VERL)/bin/python -c 'import site; print(site.getsitepackages()[0])')/under.pth"
+	$(VERL)/bin/python -m pip install --quiet --no-deps $(VERL_SET)
+	rm -rf "$$($(VERL)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tests"
+	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
 	@echo "installing into $(VENV): two minutes or so, once"

@@ -7,33 +7,51 @@ is what only environments, files and the tracking store can tell. Loads no large
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from conf.schema import Config
 from envs import splits
 from envs.errors import EnvironmentConfigError
-from steps.errors import ConfigError
-from steps.policies.model_directory import check_model, check_model_directory
+from steps.errors import ConfigError, SPAError
+from steps.policies.model_directory import check_model, check_model_directory, context_limit
 from steps.settings import check_generation, env_factory
 from steps.tracking import check_tracking
-from steps.training.backends import choose_backend
+from steps.training.backends import check_backends, choose_backend
 
-_LENGTH_KEYS = ("n_positions", "max_position_embeddings")
 _SHAPE_KEYS = {
     "hidden_size": ("n_embd", "hidden_size"),
     "num_layers": ("n_layer", "num_hidden_layers"),
 }
 """Sizes of a model by their names in ours and in the configurations of Hugging Face models."""
 
+_TRAINING = {"sft_train": "sft", "ppo_train": "ppo"}
+"""Steps that train, and their section of the settings."""
+
 
 def check(config: Config) -> None:
     """Raise a `SPAError` for the first thing that one environment's run would fail at later."""
-    choose_backend(config, config.sft.backend, "sft")
-    choose_backend(config, config.ppo.backend, "ppo")
+    check_backends(config)
     check_generation(config)
     _check_model(config)
     _check_puzzles(config)
     check_tracking(config)
+
+
+def settled(config: Config, step: str) -> Config:
+    """The settings with `auto` replaced by who trains on this machine, in a step that trains.
+
+    Decided before the stage's fingerprint is taken, so that it counts there. Where it can't be
+    decided, the stage itself says why.
+    """
+    stage = _TRAINING.get(step)
+    if stage is None:
+        return config
+    try:
+        chosen = choose_backend(config, stage)
+    except SPAError:
+        return config
+    return replace(config, **{stage: replace(getattr(config, stage), backend=chosen)})
 
 
 def _check_model(config: Config) -> None:
@@ -70,7 +88,7 @@ def check_start(config: Config, model_dir: str) -> None:
     """Raise a `SPAError` where an earlier run's model can't go on with this run's settings."""
     check_model_directory(model_dir)
     found = json.loads((Path(model_dir) / "config.json").read_text("utf-8"))
-    limit = next((found[key] for key in _LENGTH_KEYS if found.get(key)), None)
+    limit = context_limit(model_dir)
     if limit is not None and config.sampling.max_model_len > limit:
         raise ConfigError(
             f"the model in {model_dir} reads at most {limit} tokens, and {config.env.id} is played "

@@ -1,0 +1,289 @@
+"""Times a PPO step by verl at the paper's shape: 32 groups of 8, at most 5 turns of 400 tokens.
+
+    python -m benchmarks.ppo_step                          # one GPU of 80 GB, some five minutes
+    python -m benchmarks.ppo_step --override actor_rollout_ref.model.use_fused_kernels=True
+
+The model has Qwen2.5-1.5B's configuration and random weights, and a tokenizer made on the spot from
+the prompts themselves (3.5 characters a token). Such a model never ends an answer: the length of
+each is drawn from the paper's 65 to 175 tokens, the limit stays 400, and the last steps write all
+400. Games, prompts, histories and rewards are real; as published the best quarter of the groups is
+trained on. The first step warms up and isn't counted.
+
+Beside verl's own times stands the time from row to row of its metrics, which has what is outside
+its step, too. Peaks of memory are torch's in the trainer, and the whole card's by `nvidia-smi`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+import conf
+from conf.schema import Config
+from steps.agent.rollout import EpisodeSpec, run_episodes
+from steps.policies.random_policy import RandomPolicy
+from steps.settings import env_factory, rollout_settings
+from steps.training.ppo_verl import VerlRun, execute, prepare
+
+SHAPE = {
+    "vocab_size": 151936,
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}
+"""Of Qwen/Qwen2.5-1.5B-Instruct, from its config.json; 28 layers."""
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHAT = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+PARTS = {
+    "generation": "timing_s/gen",
+    "old log-probs": "timing_s/old_log_prob",
+    "values": "timing_s/values",
+    "advantages": "timing_s/adv",
+    "critic": "timing_s/update_critic",
+    "actor": "timing_s/update_actor",
+    "weight sync": "timing_s/update_weights",
+}
+STEP = "timing_s/step"
+PAPER_S = 43.0
+"""A step of the published run."""
+
+
+def prompts(config: Config) -> Iterator[str]:
+    """What the model is shown in random play."""
+    played = run_episodes(
+        [EpisodeSpec(env_seed=seed, sampling_seed=seed) for seed in range(64)],
+        env_id=config.env.id,
+        make_env=env_factory(config),
+        policy=RandomPolicy(separator=config.env.action_separator),
+        settings=rollout_settings(config),
+    )
+    for trajectory in played:
+        for message in trajectory.turns[-1].prompt:
+            yield message.content
+
+
+def build_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE of these texts, ChatML."""
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=8192,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts, trainer)
+    inner.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token=SPECIAL[0],
+        eos_token=SPECIAL[2],
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT
+    return fast
+
+
+def build_model(directory: Path, layers: int, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Random weights in bfloat16, with the tokenizer, as a Hugging Face directory."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        **SHAPE,
+        num_hidden_layers=layers,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(device):
+        model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    del model
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def config_of(options: argparse.Namespace, model_dir: str) -> Config:
+    """The profile of the paper but for the number of steps, without probes and checkpoints."""
+    config = conf.compose(
+        env=options.env,
+        profile="paper",
+        model=model_dir or None,
+        overrides=[
+            f"ppo.total_steps={options.steps + options.full_steps + 1}",
+            f"ppo.env_groups={options.groups}",
+            "ppo.probe_every=0",
+            "ppo.save_every=0",
+            "sampling.max_new_tokens=400",
+        ],
+    )
+    section = replace(
+        config.verl,
+        n_gpus_per_node=options.gpus,
+        tensor_parallel_size=options.tensor_parallel,
+        max_tokens_per_gpu=options.max_tokens,
+        gpu_memory_utilization=options.memory_share,
+        overrides=["trainer.save_freq=-1", *options.override],
+    )
+    return replace(config, verl=section)
+
+
+@dataclass(kw_only=True)
+class Recorder(VerlRun):
+    """Keeps verl's own rows, and when each was seen."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    seen: list[float] = field(default_factory=list)
+
+    def on_row(self, step: int, data: dict[str, Any]) -> None:
+        super().on_row(step, data)
+        self.rows.append(data)
+        self.seen.append(time.monotonic())
+
+
+class CardMemory:
+    """The most memory that any card has had in use, in GiB, looked at each second."""
+
+    def __init__(self) -> None:
+        self.peak = 0.0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> CardMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self._end.wait(1.0):
+            try:
+                found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            except (OSError, subprocess.CalledProcessError):
+                return
+            self.peak = max(self.peak, *(float(line) / 1024 for line in found.split()))
+
+
+def mean(rows: Sequence[dict[str, Any]], name: str) -> float:
+    """Of the rows that have it; 0 for none."""
+    found = [float(row[name]) for row in rows if row.get(name) is not None]
+    return sum(found) / len(found) if found else 0.0
+
+
+def report(title: str, rows: Sequence[dict[str, Any]], walls: Sequence[float]) -> dict[str, float]:
+    """One kind of step: its parts and where the rest goes."""
+    step = mean(rows, STEP)
+    found = {name: mean(rows, key) for name, key in PARTS.items()}
+    found["rest of verl's step"] = step - sum(found.values())
+    found["step"] = step
+    found["row to row"] = sum(walls) / len(walls) if walls else 0.0
+    found["sampled tokens an answer"] = mean(rows, "rollout/response_length")
+    found["turns an episode"] = mean(rows, "rollout/num_turns")
+    found["tokens trained on, a sequence"] = mean(rows, "prompt_length/mean") + mean(
+        rows, "response_length/mean"
+    )
+    found["probability correlation"] = mean(rows, "training/rollout_actor_probs_pearson_corr")
+    print(f"\n{title} ({len(rows)} steps; paper: {PAPER_S:g} s)")
+    for name, value in found.items():
+        print(f"  {name:32}{value:10.3f}")
+    return found
+
+
+def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """Build the model, train, and print what was seen."""
+    config = config_of(options, "")
+    model_dir = directory / "model"
+    build_model(model_dir, options.layers, build_tokenizer(prompts(config)))
+    config = config_of(options, str(model_dir))
+    drawn = [tuple(options.lengths)] * (options.steps + 1)
+    run_file = prepare(
+        config, model_dir=str(model_dir), work=directory, answer_lengths=[*drawn, (400, 400)]
+    )
+    recorder = Recorder(config=config, directory=directory / "checkpoints")
+    log = directory / "verl_ppo.log"
+    began = time.monotonic()
+    try:
+        with CardMemory() as card:
+            execute(recorder, run_file, log=log)
+    finally:
+        if log.exists():
+            lines = log.read_text("utf-8", "replace").splitlines()
+            print("\n".join(line for line in lines if "[spa]" in line))
+    walls = [
+        after - before for before, after in zip(recorder.seen, recorder.seen[1:], strict=False)
+    ]
+    count = options.steps
+    kinds = {
+        "drawn": report("Answers of drawn lengths", recorder.rows[1 : count + 1], walls[:count]),
+        "full": report("Answers of 400 tokens", recorder.rows[count + 1 :], walls[count:]),
+    }
+    memory = {
+        "trainer_allocated_gb": max(
+            mean([row], f"{name}/perf/max_memory_allocated_gb")
+            for row in recorder.rows
+            for name in ("actor", "critic")
+        ),
+        "card_gb": card.peak,
+    }
+    print(f"\npeak memory {memory}\nfirst step after {recorder.seen[0] - began:.1f} s of start-up")
+    return {
+        "kinds": kinds,
+        "memory": memory,
+        "startup_s": recorder.seen[0] - began,
+        "first_step": recorder.rows[0],
+        "rows": recorder.rows,
+        "options": vars(options),
+    }
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--env", default="sokoban")
+    parser.add_argument("--layers", type=int, default=28, help="fewer for a trial of the program")
+    parser.add_argument("--groups", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=3, help="with drawn lengths, after the first")
+    parser.add_argument("--full-steps", type=int, default=1, help="with 400 tokens an answer")
+    parser.add_argument("--lengths", type=int, nargs=2, default=(65, 175))
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--max-tokens", type=int, default=8192, help="of a micro-batch")
+    parser.add_argument("--memory-share", type=float, default=0.4, help="of vLLM")
+    parser.add_argument("--override", action="append", default=[], help="of verl, verbatim")
+    parser.add_argument("--out", type=Path, help="write all numbers to this JSON file")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        found = run(options, Path(directory))
+    if options.out is not None:
+        options.out.write_text(json.dumps(found, indent=1, default=str), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What PPO by verl can't do, told from the settings alone. Imports nothing large."""
+
+from __future__ import annotations
+
+from conf.schema import Config
+
+
+def lacks(config: Config) -> str:
+    """The first thing that the settings ask for in vain, as a sentence; empty for none."""
+    return _unknown(config) or _uneven(config)
+
+
+def _unknown(config: Config) -> str:
+    ppo = config.ppo
+    if ppo.lr_schedule == "linear":
+        return "ppo.lr_schedule=linear isn't among its schedules; set constant or cosine."
+    if ppo.time_limit_s > 0:
+        return f"it can't stop by the clock (ppo.time_limit_s={ppo.time_limit_s:g}); set 0."
+    if ppo.loss_on != "sampled":
+        return f"it learns sampled tokens alone (ppo.loss_on={ppo.loss_on}); set sampled."
+    if ppo.exclude_zero_variance:
+        return (
+            "a step can't be left out where no group is fit to train on; set "
+            "ppo.exclude_zero_variance=false."
+        )
+    saved_at_probes = ppo.save_every and ppo.probe_every and not ppo.probe_every % ppo.save_every
+    if ppo.keep == "best" and not saved_at_probes:
+        return (
+            f"ppo.keep=best needs a checkpoint at each probe; set ppo.save_every to a divisor of "
+            f"ppo.probe_every ({ppo.probe_every})."
+        )
+    return ""
+
+
+def _uneven(config: Config) -> str:
+    ppo, verl = config.ppo, config.verl
+    num_gpus, episodes = verl.n_gpus_per_node * verl.nnodes, ppo.env_groups * ppo.group_size
+    for name in ("tensor_parallel_size", "sequence_parallel_size"):
+        if num_gpus % getattr(verl, name):
+            return f"verl.{name}={getattr(verl, name)} doesn't divide its {num_gpus} GPUs."
+    ranks = num_gpus // verl.sequence_parallel_size
+    for name, count in (("ppo.group_size", ppo.group_size), ("its number of ranks", ranks)):
+        if ppo.minibatch_size % count:
+            return f"ppo.minibatch_size={ppo.minibatch_size} isn't a multiple of {name} ({count})."
+    if ppo.minibatch_size > episodes:
+        return (
+            f"ppo.minibatch_size={ppo.minibatch_size} is more than the {episodes} episodes of a "
+            "step; lower it."
+        )
+    room = verl.max_tokens_per_gpu * verl.sequence_parallel_size
+    if verl.dynamic_batches and room < config.sampling.max_model_len:
+        return (
+            f"a micro-batch of {room} tokens (verl.max_tokens_per_gpu) can't hold a sequence of "
+            f"sampling.max_model_len={config.sampling.max_model_len}; raise it."
+        )
+    return ""

@@ -1,0 +1,234 @@
+"""The settings of PPO in verl's words: pure, and compared with files of its own in tests.
+
+What differs from the local backend, and can't be said in verl's words:
+1. Weights are kept in float32 and used in bfloat16, and the ratio's denominator is computed by the
+   trainer rather than taken from sampling: vLLM rounds differently, by 0.006 a token.
+2. A minibatch that isn't full is filled up with rows that teach nothing, and is a step of its own.
+3. Answers are drawn from the engine's own stream, not from one a request: two runs of one seed see
+   the same puzzles, luck and order, and sample different answers.
+4. Where an episode is several sequences, a minibatch is of sequences, as in the local backend.
+5. In a long conversation a prompt goes on from the sampled ids even where their text would be
+   tokenised otherwise; the local backend encodes it afresh and learns such an episode by turns.
+`verl_ppo_limits` says what can't be done at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conf.schema import Config
+from steps.training.verl_advantages import estimator_name
+from steps.training.verl_common import Kernels, Value, micro_batch, model_overrides, override
+from steps.training.verl_rows import AGENT
+
+ACTOR, CRITIC, ROLLOUT = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.rollout"
+NO_CLIP = 1e9
+"""A bound that nothing reaches, for verl has no word for none."""
+MAX_ANSWERING = 512
+"""Most requests that one copy of the model answers at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOPlan:
+    """What a PPO run by verl works on, decided inside the step."""
+
+    model_dir: str
+    train_rows: Path
+    probe_rows: Path
+    agents_file: Path
+    directory: Path
+    """Where verl writes `global_step_<n>`."""
+    resume_from: Path | None
+    """A directory `global_step_<n>`, or None to begin."""
+    kernels: Kernels
+
+
+def to_verl_overrides(config: Config, plan: PPOPlan) -> list[str]:
+    """Hydra overrides of `verl.trainer.main_ppo`; `verl.overrides` come last and win."""
+    pairs = (
+        _algorithm(config)
+        | _data(config, plan)
+        | _actor(config)
+        | _critic(config)
+        | _rollout(config, plan)
+        | _trainer(config, plan)
+    )
+    whole = replace(config, model=replace(config.model, lora_rank=0))  # no adapters for the critic
+    return [
+        *model_overrides(config, "actor_rollout_ref.model", plan.model_dir, plan.kernels),
+        *model_overrides(whole, "critic.model", plan.model_dir, plan.kernels),
+        *(override(key, value) for key, value in pairs.items()),
+        *config.verl.overrides,
+    ]
+
+
+def _algorithm(config: Config) -> dict[str, Value]:
+    ppo = config.ppo
+    return {
+        "algorithm.adv_estimator": estimator_name(ppo.advantage),
+        "algorithm.gamma": ppo.gamma,
+        "algorithm.lam": ppo.lam,
+        "+algorithm.gamma_turn": ppo.gamma_turn,
+        "+algorithm.lam_turn": ppo.lam_turn,
+        "+algorithm.normalize_advantages": ppo.normalize_advantages,
+        "algorithm.use_kl_in_reward": False,
+    }
+
+
+def _data(config: Config, plan: PPOPlan) -> dict[str, Value]:
+    sampling = config.sampling
+    return {
+        "data.train_files": str(plan.train_rows),
+        "data.val_files": str(plan.probe_rows),
+        "data.custom_cls.path": "pkg://steps.training.verl_rows",
+        "data.custom_cls.name": "RowDataset",
+        "data.train_batch_size": config.ppo.env_groups,
+        "data.max_prompt_length": max(1, sampling.max_model_len - sampling.max_new_tokens),
+        "data.max_response_length": sampling.max_new_tokens,
+        "data.shuffle": False,
+        "data.validation_shuffle": False,
+        "data.dataloader_num_workers": 0,
+        "data.seed": config.seed,
+    }
+
+
+def _engine(config: Config, prefix: str) -> dict[str, Value]:
+    return {
+        f"{prefix}.strategy": config.verl.strategy,
+        f"{prefix}.model_dtype": "fp32",
+        f"{prefix}.ulysses_sequence_parallel_size": config.verl.sequence_parallel_size,
+        f"{prefix}.param_offload": config.verl.offload,
+        f"{prefix}.optimizer_offload": config.verl.offload,
+        f"{prefix}.use_torch_compile": False,
+        f"{prefix}.seed": config.seed,
+    }
+
+
+def _update(config: Config, prefix: str, *, lr: float) -> dict[str, Value]:
+    """What actor and critic have in common."""
+    ppo, verl = config.ppo, config.verl
+    ranks = verl.n_gpus_per_node * verl.nnodes // verl.sequence_parallel_size
+    is_cosine = ppo.lr_schedule == "cosine"
+    return {
+        f"{prefix}.strategy": verl.strategy,
+        # verl counts in rows of the data set, each `rollout.n` episodes.
+        f"{prefix}.ppo_mini_batch_size": ppo.minibatch_size // ppo.group_size,
+        f"{prefix}.ppo_micro_batch_size_per_gpu": micro_batch(
+            config, max(1, ppo.minibatch_size // ranks)
+        ),
+        f"{prefix}.use_dynamic_bsz": verl.dynamic_batches,
+        f"{prefix}.ppo_max_token_len_per_gpu": verl.max_tokens_per_gpu,
+        f"{prefix}.ulysses_sequence_parallel_size": verl.sequence_parallel_size,
+        f"{prefix}.ppo_epochs": ppo.ppo_epochs,
+        f"{prefix}.shuffle": True,
+        f"{prefix}.data_loader_seed": config.seed,
+        f"{prefix}.loss_agg_mode": "token-mean",
+        f"{prefix}.grad_clip": ppo.max_grad_norm,
+        f"{prefix}.optim.lr": lr,
+        f"{prefix}.optim.weight_decay": ppo.weight_decay,
+        f"{prefix}.optim.betas": [ppo.beta1, ppo.beta2],
+        f"{prefix}.optim.clip_grad": ppo.max_grad_norm,
+        f"{prefix}.optim.lr_scheduler_type": ppo.lr_schedule,
+        # The s-th of w warm-up steps has the rate s / (w + 1), as in `steps.training.schedules`.
+        f"{prefix}.optim.lr_warmup_steps": ppo.warmup_steps + is_cosine,
+        f"{prefix}.optim.lr_warmup_steps_ratio": 0.0,
+        f"{prefix}.optim.zero_indexed_step": not is_cosine,
+        f"{prefix}.optim.min_lr_ratio": ppo.min_lr_ratio,
+        f"{prefix}.checkpoint.load_contents": ["model", "optimizer", "extra"],
+    }
+
+
+def _actor(config: Config) -> dict[str, Value]:
+    ppo = config.ppo
+    return {
+        **_update(config, ACTOR, lr=ppo.lr),
+        **_engine(config, f"{ACTOR}.fsdp_config"),
+        f"{ACTOR}.use_torch_compile": False,
+        # The same entropies with a softmax over fewer tokens at once, computed twice.
+        f"{ACTOR}.entropy_from_logits_with_chunking": True,
+        f"{ACTOR}.entropy_checkpointing": True,
+        f"{ACTOR}.clip_ratio": ppo.clip_low,
+        f"{ACTOR}.clip_ratio_low": ppo.clip_low,
+        f"{ACTOR}.clip_ratio_high": ppo.clip_high,
+        f"{ACTOR}.clip_ratio_c": ppo.dual_clip or NO_CLIP,
+        f"{ACTOR}.entropy_coeff": ppo.entropy_coef,
+        f"{ACTOR}.use_kl_loss": ppo.kl_coef > 0,
+        f"{ACTOR}.kl_loss_coef": ppo.kl_coef,
+        f"{ACTOR}.kl_loss_type": "low_var_kl",
+        f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+        "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
+        "actor_rollout_ref.ref.fsdp_config.param_offload": config.verl.offload,
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": (
+            config.verl.micro_batch_size_per_gpu
+        ),
+    }
+
+
+def _critic(config: Config) -> dict[str, Value]:
+    ppo = config.ppo
+    return {
+        "critic.enable": ppo.use_critic,
+        **_update(config, CRITIC, lr=ppo.critic_lr),
+        **_engine(config, f"{CRITIC}.fsdp"),
+        "critic.cliprange_value": ppo.value_clip or NO_CLIP,
+        "critic.forward_max_token_len_per_gpu": config.verl.max_tokens_per_gpu,
+        "critic.checkpoint.save_contents": ["model", "optimizer", "extra"],
+    }
+
+
+def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
+    ppo, sampling, verl = config.ppo, config.sampling, config.verl
+    copies = max(1, verl.n_gpus_per_node * verl.nnodes // verl.tensor_parallel_size)
+    answering = -(-ppo.env_groups * ppo.group_size // copies)
+    return {
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.mode": "async",
+        f"{ROLLOUT}.n": ppo.group_size,
+        f"{ROLLOUT}.temperature": sampling.temperature,
+        f"{ROLLOUT}.top_p": sampling.top_p,
+        f"{ROLLOUT}.seed": config.seed,
+        f"{ROLLOUT}.calculate_log_probs": True,
+        f"{ROLLOUT}.max_model_len": sampling.max_model_len,
+        f"{ROLLOUT}.max_num_seqs": min(MAX_ANSWERING, max(8, answering)),
+        f"{ROLLOUT}.tensor_model_parallel_size": verl.tensor_parallel_size,
+        f"{ROLLOUT}.gpu_memory_utilization": verl.gpu_memory_utilization,
+        f"{ROLLOUT}.enforce_eager": verl.enforce_eager,
+        # With adapters only these are handed over, so that the rest must be read from the files.
+        f"{ROLLOUT}.load_format": "safetensors" if config.model.lora_rank > 0 else "dummy",
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": verl.micro_batch_size_per_gpu,
+        f"{ROLLOUT}.val_kwargs.n": ppo.probe_samples,
+        f"{ROLLOUT}.val_kwargs.do_sample": True,
+        f"{ROLLOUT}.val_kwargs.temperature": sampling.temperature,
+        f"{ROLLOUT}.val_kwargs.top_p": sampling.top_p,
+        f"{ROLLOUT}.agent.num_workers": verl.agent_workers,
+        f"{ROLLOUT}.agent.default_agent_loop": AGENT,
+        f"{ROLLOUT}.agent.agent_loop_config_path": str(plan.agents_file),
+        "reward.num_workers": 1,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def _trainer(config: Config, plan: PPOPlan) -> dict[str, Value]:
+    ppo, verl = config.ppo, config.verl
+    return {
+        "trainer.use_v1": True,
+        "trainer.v1.trainer_mode": "sync",
+        "trainer.project_name": "spa",
+        "trainer.experiment_name": "ppo",
+        "trainer.logger": ["console", "file"],
+        "trainer.n_gpus_per_node": verl.n_gpus_per_node,
+        "trainer.nnodes": verl.nnodes,
+        "trainer.total_epochs": 1,
+        "trainer.total_training_steps": ppo.total_steps,
+        # The first step is number 1, and the last one is always saved.
+        "trainer.critic_warmup": ppo.critic_warmup + 1 if ppo.critic_warmup else 0,
+        "trainer.save_freq": ppo.save_every or ppo.total_steps,
+        "trainer.test_freq": ppo.probe_every or -1,
+        "trainer.val_before_train": False,
+        "trainer.max_actor_ckpt_to_keep": 2,
+        "trainer.max_critic_ckpt_to_keep": 2,
+        "trainer.default_local_dir": str(plan.directory),
+        "trainer.resume_mode": "resume_path" if plan.resume_from else "disable",
+        "trainer.resume_from_path": str(plan.resume_from) if plan.resume_from else None,
+    }

@@ -1,0 +1,231 @@
+"""Whether a training by verl can start here: judged before it does, from plain facts.
+
+Ray waits in silence for a GPU or a core that doesn't exist, and a model that doesn't fit fails
+after minutes of loading. Everything but `check_world` is pure over a `Machine`; each function
+raises `ConfigError` for the first thing that is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from conf.schema import Config
+from steps.errors import ConfigError, EnvironmentIdError
+from steps.training.machine import Machine
+from steps.training.model_size import ModelSize
+
+GIB = 1 << 30
+NEEDED = {
+    "verl": "0.9.1",
+    "ray": "2.60.0",
+    "torch": "2.11.0",
+    "transformers": "5.9.0",
+    "vllm": "0.24.0",
+}
+"""The set that was run together; `gpu` of pyproject.toml holds the same."""
+FOR_SFT = ("verl", "ray", "torch", "transformers")
+BUNDLE_CPUS = 3
+"""Cores that verl's placement group asks for with each GPU (`max_colocate_count`)."""
+DRIVER_CPUS = 1
+SHARED_MEMORY_PPO = 2 * GIB
+"""Ray's object store and NCCL; ours. Containers start with 64 MB."""
+SHARED_MEMORY_NCCL = GIB // 4
+"""NCCL between GPUs of one host; ours."""
+CONTEXT_BYTES = 3 * GIB // 2
+"""CUDA context, NCCL buffers and what the allocator can't use; ours."""
+LOGIT_BYTES = 10
+"""bfloat16 logits and their gradient (2 + 2), float32 log-softmax (4), a temporary (2)."""
+LAYER_BYTES = 34
+"""Activations of one layer a token and hidden unit (Korthikanti et al. 2022, without attention)."""
+WORLD_TIMEOUT_S = 120.0
+_MAKE_WORLD = (
+    "import json, sys, envs; envs.make(sys.argv[1], **json.loads(sys.argv[2])).unwrapped.close()"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """Memory of one GPU while it trains, in bytes."""
+
+    states: int
+    """Weights, gradients and Adam's moments in float32: this GPU's share."""
+    working: int
+    """Weights in bfloat16, gathered while a layer is used."""
+    activations: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        return self.states + self.working + self.activations + self.logits + CONTEXT_BYTES
+
+    def __str__(self) -> str:
+        parts = {
+            "weights, gradients and optimizer": self.states,
+            "weights in use": self.working,
+            "activations": self.activations,
+            "logits": self.logits,
+            "CUDA": CONTEXT_BYTES,
+        }
+        said = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+        return f"{self.total / GIB:.1f} GiB ({said})"
+
+
+def estimate(config: Config, size: ModelSize, *, num_gpus: int, tokens: int) -> Estimate:
+    """Memory of training `size` with micro-batches of `tokens` tokens on each of `num_gpus`."""
+    trained = size.parameters
+    if config.model.lora_rank > 0:
+        # A pair of matrices beside each of a block's seven linear maps.
+        per_layer = 11 * size.hidden + 3 * size.ffn
+        trained = config.model.lora_rank * per_layer * size.layers
+    per_unit = size.parameters // max(1, size.layers) + 2 * size.vocab * size.hidden
+    layers_kept = 1 if config.verl.gradient_checkpointing else size.layers
+    return Estimate(
+        states=(4 * size.parameters + 12 * trained) // num_gpus,
+        working=2 * min(size.parameters, 2 * per_unit),
+        activations=tokens * size.hidden * (LAYER_BYTES * layers_kept + 2 * size.layers),
+        logits=tokens * size.vocab * LOGIT_BYTES,
+    )
+
+
+def check_sft(config: Config, machine: Machine, size: ModelSize, *, tokens: int) -> None:
+    """Raise where a finetuning can't start; `tokens` of the largest micro-batch."""
+    num_gpus = config.verl.n_gpus_per_node
+    check_gpus(machine, num_gpus, config)
+    check_versions(machine, FOR_SFT)
+    if num_gpus > 1:
+        check_shared_memory(machine, SHARED_MEMORY_NCCL)
+    check_memory(machine, num_gpus, estimate(config, size, num_gpus=num_gpus, tokens=tokens))
+
+
+def check_ppo(config: Config, machine: Machine, size: ModelSize, *, tokens: int) -> None:
+    """Raise where PPO can't start: trainer, critic and vLLM share the GPUs of this host.
+
+    A cluster that exists already (`verl.ray_address`) is judged by Ray: only versions are checked.
+    """
+    check_versions(machine, tuple(NEEDED))
+    if config.verl.ray_address:
+        return
+    num_gpus = config.verl.n_gpus_per_node
+    check_gpus(machine, num_gpus, config)
+    check_cpus(machine, num_gpus)
+    check_shared_memory(machine, SHARED_MEMORY_PPO)
+    need = estimate(config, size, num_gpus=num_gpus * config.verl.nnodes, tokens=tokens)
+    models = 2 if config.ppo.use_critic and config.ppo.advantage != "grpo" else 1
+    at_rest = 0 if config.verl.offload else models * need.states
+    check_memory(machine, num_gpus, need, also=at_rest - need.states if at_rest else 0)
+    _check_vllm(machine, config, at_rest)
+
+
+def check_architecture(model_config: object) -> None:
+    """Raise for a transformers configuration that verl's FSDP engine can't train."""
+    if not hasattr(model_config, "num_key_value_heads"):
+        raise ConfigError(
+            f"verl can't train a {getattr(model_config, 'model_type', 'model')}, whose "
+            "configuration has no num_key_value_heads: take a model such as Qwen2 or Llama, or set "
+            "sft.backend=local ppo.backend=local."
+        )
+
+
+def check_versions(machine: Machine, names: Sequence[str]) -> None:
+    """Raise for the libraries that are missing or of another version than was tested."""
+    wrong = [
+        f"{name} {machine.versions.get(name, 'is missing')} (needed: {NEEDED[name]})"
+        for name in names
+        if machine.versions.get(name) != NEEDED[name]
+    ]
+    if wrong:
+        raise ConfigError(
+            f"the verl backend can't run with {', '.join(wrong)}: pip install 'spa-agents[gpu]' "
+            "into an environment of its own, or set sft.backend=local ppo.backend=local."
+        )
+
+
+def check_gpus(machine: Machine, wanted: int, config: Config) -> None:
+    """Raise where there are fewer than `wanted`."""
+    if machine.gpu_error:
+        raise ConfigError(
+            f"torch can't use CUDA here: {machine.gpu_error}. See whether nvidia-smi works in this "
+            "environment, or set sft.backend=local ppo.backend=local."
+        )
+    if not machine.gpus:
+        raise ConfigError(
+            f"the verl backend needs a CUDA GPU, and none is seen here (profile {config.profile}): "
+            "run on a machine with one, or set sft.backend=local ppo.backend=local."
+        )
+    if len(machine.gpus) < wanted:
+        raise ConfigError(
+            f"verl.n_gpus_per_node is {wanted}, and {len(machine.gpus)} are seen here "
+            f"({machine.gpus[0].name}): set verl.n_gpus_per_node={len(machine.gpus)}, or make more "
+            "visible (CUDA_VISIBLE_DEVICES, resources.*.gpu)."
+        )
+
+
+def check_cpus(machine: Machine, num_gpus: int) -> None:
+    """Raise where Ray would wait for cores for ever."""
+    wanted = BUNDLE_CPUS * num_gpus + DRIVER_CPUS
+    if machine.cpus < wanted:
+        raise ConfigError(
+            f"PPO by verl on {num_gpus} GPUs reserves {wanted} CPU cores ({BUNDLE_CPUS} a GPU and "
+            f"{DRIVER_CPUS}), and this process has {machine.cpus}: raise resources.ppo_train.cpu, "
+            "or train on fewer GPUs (verl.n_gpus_per_node)."
+        )
+
+
+def check_shared_memory(machine: Machine, wanted: int) -> None:
+    """Raise where /dev/shm is as small as a container has it."""
+    if machine.shared_memory < wanted:
+        raise ConfigError(
+            f"/dev/shm has {machine.shared_memory / GIB:.2f} GiB free, and {wanted / GIB:.2f} are "
+            "needed by Ray and NCCL: give the container more (docker run --shm-size=8g; "
+            "@kubernetes(shared_memory=8192))."
+        )
+
+
+def check_memory(machine: Machine, num_gpus: int, need: Estimate, *, also: int = 0) -> None:
+    """Raise where one of the GPUs to be used has less than `need` and `also` bytes free."""
+    for index, gpu in enumerate(machine.gpus[:num_gpus]):
+        if need.total + also > gpu.free:
+            beside = f" and {also / GIB:.1f} GiB of the critic's states" if also else ""
+            raise ConfigError(
+                f"training needs about {need}{beside} on each of {num_gpus} GPUs, and GPU {index} "
+                f"({gpu.name}) has {gpu.free / GIB:.1f} GiB free of {gpu.total / GIB:.1f}: lower "
+                "verl.max_tokens_per_gpu, take more GPUs (verl.n_gpus_per_node), train an adapter "
+                "(model.lora_rank=64), or end what else runs there."
+            )
+
+
+def _check_vllm(machine: Machine, config: Config, at_rest: int) -> None:
+    """vLLM takes its share while the trainer's weights and optimizer stay where they are."""
+    share = config.verl.gpu_memory_utilization
+    for index, gpu in enumerate(machine.gpus[: config.verl.n_gpus_per_node]):
+        if share * gpu.total + at_rest + CONTEXT_BYTES > gpu.free:
+            raise ConfigError(
+                f"vLLM takes {share:.0%} of GPU {index} (verl.gpu_memory_utilization), "
+                f"{share * gpu.total / GIB:.1f} GiB, beside {at_rest / GIB:.1f} GiB of trained "
+                f"models, and {gpu.free / GIB:.1f} GiB are free: lower it, or set "
+                "verl.offload=true."
+            )
+
+
+def check_world(env_id: str, kwargs: Mapping[str, object], environ: Mapping[str, str]) -> None:
+    """Make the world in a fresh interpreter, as Ray's workers will. Raises `EnvironmentIdError`."""
+    with tempfile.TemporaryDirectory() as elsewhere:
+        made = subprocess.run(
+            [sys.executable, "-c", _MAKE_WORLD, env_id, json.dumps(dict(kwargs))],
+            env=dict(environ),
+            cwd=elsewhere,
+            capture_output=True,
+            text=True,
+            timeout=WORLD_TIMEOUT_S,
+        )
+    if made.returncode != 0:
+        lines = made.stderr.strip().splitlines() or [f"exit code {made.returncode}"]
+        raise EnvironmentIdError(
+            f"the world {env_id!r} can't be made in another process, as the trainer's workers "
+            f"must: {lines[-1]}. Install its package, or put its folder on PYTHONPATH."
+        )

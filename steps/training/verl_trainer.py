@@ -1,0 +1,336 @@
+"""verl's PPO trainer with our choice of groups, our advantages and our metrics.
+
+Everything else is verl's: models, updates, inference servers, weights from one to the other. A step
+plays `ppo.env_groups` groups; the episodes come back whole (`verl_agent_loop.TRAJECTORY`), are
+judged by the local backend's own `chosen_episodes`, and what isn't chosen is dropped before verl
+computes anything of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import validate_config
+from verl.utils.logging_utils import configure_verl_logging
+from verl.workers.utils.padding import response_to_nested
+
+from conf import from_plain
+from conf.schema import Config
+from steps.agent.records import Trajectory
+from steps.errors import StageError
+from steps.storage.wire import from_bytes
+from steps.training import probe
+from steps.training.episodes import Episode, chosen_episodes
+from steps.training.verl_advantages import Place, estimators
+from steps.training.verl_agent_loop import TRAJECTORY
+from steps.training.verl_driver import say
+from steps.workers import Peers
+
+POLL_S = 0.1
+"""Between looks at whether a step's episodes are done; verl looks every 2 s."""
+ALONE = Peers()
+
+
+def train(config: Any, run_file: str, workers: Sequence[Any]) -> None:
+    """What verl's `TaskRunnerV1.run` does, with our parts."""
+    configure_verl_logging()
+    say("verl imported")
+    run = json.loads(Path(run_file).read_text("utf-8"))
+    settings = from_plain(run["config"])
+    register_estimators()
+    validate(config)
+    config.transfer_queue.enable = True
+    OmegaConf.resolve(config)
+    tq.init(config.transfer_queue)
+    trainer, succeeded = None, False
+    try:
+        trainer = trainer_class(run["trainer"])(config, settings)
+        say("trainer made")
+        trainer.init()
+        say("models and servers stand")
+        manager = EarlyManager.create(
+            workers=workers,
+            config=config,
+            llm_client=trainer.get_llm_client(),
+            teacher_client=None,
+            reward_loop_worker_handles=trainer.get_reward_handles(),
+        )
+        say("ready")
+        trainer.fit(manager)
+        succeeded = True
+    finally:
+        tracking = getattr(trainer, "logger", None)
+        if tracking is not None:
+            tracking.finish(exit_code=0 if succeeded else 1)
+        tq.close()
+
+
+def trainer_class(name: str) -> type[SPATrainer]:
+    """Ours, or one derived from it by its name `module:Class`."""
+    if not name:
+        return SPATrainer
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    assert issubclass(found, SPATrainer), name
+    return cast(type[SPATrainer], found)
+
+
+def validate(config: Any) -> None:
+    """verl's own checks."""
+    validate_config(
+        config=config,
+        use_reference_policy=need_reference_policy(config),
+        use_critic=need_critic(config),
+    )
+
+
+def register_estimators() -> None:
+    """Make our advantages known to verl; a second call changes nothing."""
+    for name, function in estimators().items():
+        if name not in core_algos.ADV_ESTIMATOR_REGISTRY:
+            core_algos.register_adv_est(name)(function)
+
+
+def session_of(key: str) -> str:
+    """The episode of a sequence's key `<group>_<member>_<sequence>`."""
+    return key.rpartition("_")[0]
+
+
+def place_of(key: str) -> Place:
+    """The episode of a sequence, and which of its sequences it is."""
+    session, _, index = key.rpartition("_")
+    return session, int(index)
+
+
+class EarlyManager(AgentLoopManagerTQ):
+    """verl's agent loops on workers that were started before."""
+
+    def __init__(self, *, workers: Sequence[Any], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._started = list(workers)
+
+    async def _init_agent_loop_workers(self) -> None:
+        self.agent_loop_workers = self._started
+        await asyncio.gather(
+            *(
+                worker.setup.remote(
+                    self.config,
+                    self.llm_client,
+                    self.teacher_client,
+                    self.reward_loop_worker_handles,
+                )
+                for worker in self._started
+            )
+        )
+
+
+class GroupBuffer(ReplayBuffer):
+    """Waits for a step's episodes, and hands on the sequences of the chosen groups."""
+
+    def __init__(self, settings: Config) -> None:
+        super().__init__(
+            trainer_mode="sync",
+            trainer_config={},
+            max_off_policy_threshold=None,
+            max_off_policy_strategy="drop",
+            sampler_kwargs={},
+            poll_interval=POLL_S,
+        )
+        self.settings = settings
+        self.probed: list[Trajectory] = []
+        """Episodes of the last probe."""
+
+    def sample(
+        self, global_steps: int, partition_id: str, batch_size: int
+    ) -> tuple[KVBatchMeta, dict[str, float]]:
+        """The sequences to train on, and the metrics of all that were played.
+
+        Raises `StageError` where more than `verl.max_failed_share` of the episodes are missing.
+        """
+        batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        episodes = _episodes(batch)
+        is_probe = partition_id == "val"
+        ppo = self.settings.ppo
+        members = ppo.probe_samples if is_probe else ppo.group_size
+        failed = check_failures(len(episodes), batch_size * members, self.settings)
+        if is_probe:
+            self.probed = list(episodes.values())
+            return batch, metrics
+        kept, choice = chosen_episodes(ALONE, ppo, list(episodes.values()))
+        summary = probe.summarize(ALONE, list(episodes.values()))
+        found = {f"rollout/{name}": value for name, value in summary.items() if value is not None}
+        found |= choice | {"rollout/failed_share": failed}
+        return self._keep(batch, episodes, kept), metrics | found
+
+    def _keep(
+        self, batch: KVBatchMeta, episodes: Mapping[str, Trajectory], kept: Sequence[Episode]
+    ) -> KVBatchMeta:
+        """The batch without the other episodes, whose data is dropped."""
+        chosen = {(item.trajectory.group, item.trajectory.member): item for item in kept}
+        of_session = {
+            session: chosen[trajectory.group, trajectory.member]
+            for session, trajectory in episodes.items()
+            if (trajectory.group, trajectory.member) in chosen
+        }
+        pairs = list(zip(batch.keys, batch.tags, strict=True))
+        left = [(key, tag) for key, tag in pairs if session_of(key) in of_session]
+        dropped = [key for key, _ in pairs if session_of(key) not in of_session]
+        if dropped:
+            tq.kv_clear(keys=dropped, partition_id=batch.partition_id)
+        result = KVBatchMeta(
+            partition_id=batch.partition_id,
+            keys=[key for key, _ in left],
+            tags=[tag for _, tag in left],
+        )
+        if self.settings.ppo.reward_norm != "none":
+            _put_standings(result, of_session)
+        return result
+
+
+def check_failures(num_done: int, num_planned: int, settings: Config) -> float:
+    """Share of the planned episodes that are missing; raises `StageError` where it is too large."""
+    share = 1.0 - num_done / max(num_planned, 1)
+    limit = settings.verl.max_failed_share
+    if share > limit:
+        raise StageError(
+            f"{num_planned - num_done} of {num_planned} episodes of {settings.env.id} failed, more "
+            f"than verl.max_failed_share={limit:g}; the log names each failure ('Error in "
+            "_run_prompt'). Mend it, or raise verl.max_failed_share."
+        )
+    return share
+
+
+def _episodes(batch: KVBatchMeta) -> dict[str, Trajectory]:
+    """Session -> its episode, which came with its last sequence; in order of group and member."""
+    last = {session_of(key): key for key in sorted(batch.keys, key=place_of)}
+    data = tq.kv_batch_get(
+        keys=list(last.values()), partition_id=batch.partition_id, select_fields=["extra_fields"]
+    )
+    fields = [getattr(each, "data", each) for each in data["extra_fields"]]
+    found = {
+        session: from_bytes(each[TRAJECTORY])[0] for session, each in zip(last, fields, strict=True)
+    }
+    return dict(sorted(found.items(), key=lambda pair: (pair[1].group, pair[1].member)))
+
+
+def _put_standings(batch: KVBatchMeta, of_session: Mapping[str, Episode]) -> None:
+    """Rewards of episodes as `ppo.reward_norm` makes them, at each one's last token."""
+    tag_of = dict(zip(batch.keys, batch.tags, strict=True))
+    last = {session_of(key): key for key in sorted(batch.keys, key=place_of)}
+    rewards = []
+    for session, key in last.items():
+        row = torch.zeros(tag_of[key]["response_len"])
+        row[-1] = of_session[session].standing
+        rewards.append(row)
+    fields = TensorDict(
+        {"rm_scores": torch.nested.as_nested_tensor(rewards, layout=torch.jagged)},
+        batch_size=len(rewards),
+    )
+    tq.kv_batch_put(keys=list(last.values()), partition_id=batch.partition_id, fields=fields)
+
+
+class SPATrainer(PPOTrainerSync):
+    """verl's synchronous trainer; see the module's docstring."""
+
+    def __init__(self, config: Any, settings: Config) -> None:
+        self.settings = settings
+        super().__init__(config)
+
+    def _build_replay_buffer(self) -> GroupBuffer:
+        return GroupBuffer(self.settings)
+
+    def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
+        """The rows of this step; that they are is checked, since a resumed loader places them."""
+        batch = super()._next_train_batch(num_prompts)
+        steps = {int(step) for step in _plain(batch["step"])}
+        if steps != {self.global_steps - 1}:
+            raise StageError(
+                f"step {self.global_steps} was given the puzzles of {sorted(steps)}: the "
+                "checkpoint isn't of this run; start again with --cache refresh."
+            )
+        return batch
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """By the registered estimator, which unlike verl's sees whole episodes and the values."""
+        fields = ["uid", "response_mask", "rm_scores", *(["values"] if self.use_critic else [])]
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
+        )
+        mask = data["response_mask"]
+        advantages, returns = core_algos.get_adv_estimator_fn(self.config.algorithm.adv_estimator)(
+            token_level_rewards=_padded(data["rm_scores"]),
+            response_mask=_padded(mask),
+            config=self.config.algorithm,
+            index=_plain(data["uid"]),
+            places=[place_of(key) for key in batch.keys],
+            values=_padded(data["values"]) if self.use_critic else None,
+        )
+        output = {
+            "advantages": response_to_nested(advantages, _nested(mask)),
+            "returns": response_to_nested(returns, _nested(mask)),
+        }
+        return tq.kv_batch_put(
+            keys=batch.keys,
+            partition_id=batch.partition_id,
+            fields=TensorDict(output, batch_size=len(batch)),
+        )
+
+    def _validate(self) -> dict[str, float]:
+        """A probe, scored as the local backend's; verl asks for one at the last step, too."""
+        every = self.settings.ppo.probe_every
+        if not every or self.global_steps % every:
+            return {}
+        for rows in self.val_dataloader:
+            rows["uid"] = np.array([str(uuid.uuid4()) for _ in rows["raw_prompt"]], dtype=object)
+            batch = tu.get_tensordict(rows)
+            tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+            tu.assign_non_tensor_data(batch, "validate", True)
+            tag = {"is_prompt": True, "status": "pending", "global_steps": self.global_steps}
+            tq.kv_batch_put(
+                keys=list(rows["uid"]), partition_id="val", tags=[dict(tag) for _ in rows["uid"]]
+            )
+            self.agent_loop_manager.generate_sequences(batch)
+            done, _ = self.replay_buffer.sample(self.global_steps, "val", len(rows["uid"]))
+            tq.kv_clear(keys=done.keys, partition_id="val")
+        return probe_scores(self.settings, self.replay_buffer.probed)
+
+
+def probe_scores(settings: Config, trajectories: list[Trajectory]) -> dict[str, float]:
+    """`probe/...` as in `steps.training.probe`, but for likelihoods under teacher forcing."""
+    found = probe.summarize(ALONE, trajectories)
+    found |= probe.pass_scores(ALONE, settings, trajectories)
+    found |= probe.class_scores(ALONE, trajectories)
+    return {f"probe/{name}": value for name, value in found.items() if value is not None}
+
+
+def _plain(values: Any) -> list[Any]:
+    """A column that holds no tensors, as a list."""
+    return [getattr(value, "data", value) for value in values]
+
+
+def _padded(column: torch.Tensor) -> torch.Tensor:
+    return column.to_padded_tensor(0) if column.is_nested else column
+
+
+def _nested(column: torch.Tensor) -> torch.Tensor:
+    if column.is_nested:
+        return column
+    return torch.nested.as_nested_tensor(list(column), layout=torch.jagged)

@@ -1,0 +1,42 @@
+"""The bodies of the Ray actors that the driver starts; verl is imported inside them.
+
+verl starts its agent workers when models and inference servers stand, and the first step then waits
+half a minute for their imports. Ours are started first, and are given their task (`setup`) when
+verl would have started its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class AgentWorker:
+    """verl's agent worker, which plays episodes; built late."""
+
+    def __init__(self) -> None:
+        from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+
+        from steps.training import verl_agent_loop
+
+        self.loop_class = verl_agent_loop.SPAAgentLoop
+        self._class = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+        self._worker: Any = None
+
+    async def setup(self, *arguments: Any) -> None:
+        """Build verl's worker with its own arguments."""
+        self._worker = self._class(*arguments)
+
+    async def generate_sequences(self, batch: Any) -> None:
+        """Start the episodes of these rows, without waiting for them."""
+        await self._worker.generate_sequences(batch)
+
+
+class Runner:
+    """The process that holds verl's trainer; it needs no GPU."""
+
+    def run(self, config: Any, run_file: str, workers: Sequence[Any]) -> None:
+        """Train to the end."""
+        from steps.training.verl_trainer import train
+
+        train(config, run_file, workers)

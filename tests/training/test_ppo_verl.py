@@ -1,0 +1,120 @@
+"""The stage around verl's program, with a program that trains nothing: resume, best, failures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from conf.schema import Config
+from steps.errors import CheckpointError, ConfigError, StageError
+from steps.tracking import NullTracker
+from steps.training import ppo_verl
+from steps.training.checkpoints import DirectoryCheckpoints
+from tests.training.toys import BreakingOff, PowerCutError, toy_config, untrained
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return untrained(tmp_path_factory.mktemp("model"), toy_config())
+
+
+@pytest.fixture(autouse=True)
+def fake_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo_verl, "DRIVER", "tests.training.fake_verl_driver")
+    monkeypatch.setattr(ppo_verl, "_check", lambda *_: None)  # there is no GPU
+
+
+def config_of(*, num_gpus: int = 1, **ppo: Any) -> Config:
+    config = toy_config()
+    section = replace(config.ppo, total_steps=5, save_every=1, env_groups=2, minibatch_size=4)
+    return replace(
+        config,
+        ppo=replace(section, probe_every=1, **ppo),
+        verl=replace(config.verl, n_gpus_per_node=num_gpus),
+    )
+
+
+def train(config: Config, model_dir: str, directory: Path, store: Any = None) -> dict[str, Any]:
+    return ppo_verl.train_ppo_verl(
+        config,
+        model_dir=model_dir,
+        fingerprint="f",
+        out_dir=directory / "out",
+        tracker=NullTracker(),
+        checkpoints=store or DirectoryCheckpoints(directory / "kept"),
+    )
+
+
+def weights(result: dict[str, Any]) -> float:
+    return float(load_file(Path(result["model"]) / "model.safetensors")["step"][0])
+
+
+def test_the_last_actor_is_the_model_and_checkpoints_are_no_training(
+    model_dir: str, tmp_path: Path
+) -> None:
+    result = train(config_of(), model_dir, tmp_path)
+    assert weights(result) == 5.0
+    assert (result["steps"], result["kept_step"], result["processes"]) == (5, 5, 1)
+    assert result["seconds"] == 5 * 1.5
+    assert [point["step"] for point in result["curve"]] == [1, 2, 3, 4, 5]
+    assert result["curve"][1]["ppo/seconds"] == 3.0
+
+
+def test_a_training_that_was_cut_off_goes_on_from_its_checkpoint(
+    model_dir: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PowerCutError):
+        train(config_of(), model_dir, tmp_path, BreakingOff(tmp_path / "kept", last_step=3))
+    result = train(config_of(), model_dir, tmp_path)
+    assert [point["step"] for point in result["curve"]] == [1, 2, 3, 4, 5]
+    assert (weights(result), result["seconds"]) == (5.0, 7.5)
+
+
+def test_a_finished_training_is_not_begun_again(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(config_of(), model_dir, tmp_path)
+    monkeypatch.setattr(ppo_verl, "DRIVER", "no.such.module")
+    again = train(
+        config_of(), model_dir, tmp_path / "elsewhere", DirectoryCheckpoints(tmp_path / "kept")
+    )
+    assert (weights(again), again["steps"]) == (5.0, 5)
+
+
+def test_the_best_of_the_probes_is_kept_where_it_is_wanted(model_dir: str, tmp_path: Path) -> None:
+    result = train(config_of(keep="best"), model_dir, tmp_path)
+    assert (weights(result), result["kept_step"], result["steps"]) == (2.0, 2, 5)
+
+
+def test_a_program_that_fails_says_after_which_step_and_why(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPA_FAKE_FAIL_AT", "3")
+    with pytest.raises(StageError, match=r"(?s)after step 2, ended with exit code 3.*out of luck"):
+        train(config_of(), model_dir, tmp_path)
+
+
+def test_a_checkpoint_of_another_number_of_gpus_is_refused(model_dir: str, tmp_path: Path) -> None:
+    with pytest.raises(PowerCutError):
+        train(config_of(), model_dir, tmp_path, BreakingOff(tmp_path / "kept", last_step=3))
+    with pytest.raises(CheckpointError, match="written by 1 GPUs"):
+        train(config_of(num_gpus=2), model_dir, tmp_path)
+
+
+def test_settings_are_checked_before_the_machine(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"ppo by verl: ppo.lr_schedule=linear"):
+        train(config_of(lr_schedule="linear"), model_dir, tmp_path)
+
+
+def test_the_context_is_no_longer_than_the_models(model_dir: str, tmp_path: Path) -> None:
+    config = config_of()
+    config = replace(config, sampling=replace(config.sampling, max_model_len=9999))
+    run_file = ppo_verl.prepare(config, model_dir=model_dir, work=tmp_path)
+    assert '"max_model_len": 24' in run_file.read_text()

@@ -1,0 +1,138 @@
+"""PPO by verl on GPUs: the chain of stages, a kill and what follows, both backends on one batch.
+
+A Llama of two million random weights plays FrozenLake; it starts in the time that verl takes, about
+two minutes each. `-k one_gpu` needs one GPU, `-k two_gpus` two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from conf.schema import Config
+from steps.evaluate import evaluate
+from steps.filter_format import filter_format
+from steps.policies.hf import load_model
+from steps.ppo_train import ppo_train
+from steps.selfplay_generate import selfplay_generate
+from steps.sft_train import sft_train
+from steps.storage import read_trajectories
+from steps.tracking import NullTracker
+from steps.training import ppo_verl
+from steps.training.checkpoints import DirectoryCheckpoints
+from tests.training.toys import BreakingOff, PowerCutError
+from tests.training.verl_parity import NUM_STEPS, compare, config_of, small_llama
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(560)]
+CUT_AT = 2
+
+
+def finetuned(config: Config, directory: Path) -> str:
+    """The stages before PPO."""
+    stage = {"tracker": NullTracker()}
+    played = selfplay_generate(config, model_dir="", out_dir=directory / "selfplay", **stage)
+    filter_format(
+        config,
+        trajectories=[directory / "selfplay" / played["file"]],
+        out_dir=directory / "filtered",
+        **stage,
+    )
+    result = sft_train(
+        config,
+        data_dir=directory / "filtered",
+        model_dir=config.model.path,
+        out_dir=directory / "sft",
+        checkpoints=DirectoryCheckpoints(directory / "sft_checkpoints"),
+        **stage,
+    )
+    return str(result["model"])
+
+
+def test_one_gpu_chain_kill_resume_and_parity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(small_llama(tmp_path / "initial"))
+    model_dir = finetuned(config, tmp_path)
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    monkeypatch.setenv("SPA_TEST_DUMP", str(dump))
+    prepare = partial(ppo_verl.prepare, trainer="tests.training.verl_dump:DumpingTrainer")
+    monkeypatch.setattr(ppo_verl, "prepare", prepare)
+    train = partial(
+        ppo_train, config, model_dir=model_dir, out_dir=tmp_path / "ppo", tracker=NullTracker()
+    )
+    with pytest.raises(PowerCutError):
+        train(checkpoints=BreakingOff(tmp_path / "kept", last_step=CUT_AT))
+    result = train(checkpoints=DirectoryCheckpoints(tmp_path / "kept"))
+
+    assert [point["step"] for point in result["curve"]] == [1, 2, 3]
+    assert "probe/success" in result["curve"][-1]
+    for point in result["curve"]:
+        assert point["rollout/probability_correlation"] > 0.999
+    seeds = [
+        {each.env_seed for each in read_trajectories(dump / f"step_{step}.parquet")}
+        for step in (1, 2, 3)
+    ]
+    assert all(len(each) == config.ppo.env_groups for each in seeds)
+    assert len(set.union(*seeds)) == NUM_STEPS * config.ppo.env_groups
+    report = evaluate(
+        config,
+        model_dirs={"after_sft": model_dir, "final": result["model"]},
+        out_dir=tmp_path / "report",
+        tracker=NullTracker(),
+    )
+    assert {"success", "after_sft"} <= report["summary"].keys()
+    compare(config, model_dir, dump, result["curve"][0])
+
+
+def test_two_gpus_shard_the_trainer_and_share_the_rollout(tmp_path: Path) -> None:
+    model_dir = small_llama(tmp_path / "initial")
+    config = config_of(model_dir, n_gpus_per_node=2, tensor_parallel_size=2)
+    config = replace(config, ppo=replace(config.ppo, total_steps=2, probe_every=0))
+    result = ppo_train(
+        config,
+        model_dir=str(model_dir),
+        out_dir=tmp_path / "ppo",
+        checkpoints=DirectoryCheckpoints(tmp_path / "kept"),
+        tracker=NullTracker(),
+    )
+    assert result["processes"] == 2
+    assert [point["step"] for point in result["curve"]] == [1, 2]
+    for point in result["curve"]:
+        assert point["rollout/probability_correlation"] > 0.999
+    kept = DirectoryCheckpoints(tmp_path / "kept").newest(result["fingerprint"])
+    assert kept is not None
+    shards = sorted(path.name for path in (kept[1] / "actor").glob("model_world_size_2_rank_*.pt"))
+    assert len(shards) == 2
+    first = load_model(str(model_dir)).state_dict()
+    last = load_model(result["model"]).state_dict()
+    assert first.keys() == last.keys()
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+
+
+@pytest.mark.parametrize("history", ["single_turn"])
+def test_one_gpu_turns_as_rows_and_adapters(tmp_path: Path, history: str) -> None:
+    """Several sequences an episode, and LoRA: one start for both."""
+    model_dir = small_llama(tmp_path / "initial")
+    config = config_of(model_dir)
+    config = replace(
+        config,
+        model=replace(config.model, lora_rank=8, lora_alpha=16),
+        prompt=replace(config.prompt, history=history),
+        ppo=replace(config.ppo, total_steps=2, probe_every=0, advantage="bi_level"),
+    )
+    result = ppo_train(
+        config,
+        model_dir=str(model_dir),
+        out_dir=tmp_path / "ppo",
+        checkpoints=DirectoryCheckpoints(tmp_path / "kept"),
+        tracker=NullTracker(),
+    )
+    assert [point["step"] for point in result["curve"]] == [1, 2]
+    first = load_model(str(model_dir)).state_dict()
+    last = load_model(result["model"]).state_dict()
+    assert first.keys() == last.keys()

@@ -1,0 +1,128 @@
+"""PPO's settings in verl's words, golden for each profile, and what can't be said in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf import compose
+from conf.schema import Config
+from steps.training.verl_common import Kernels
+from steps.training.verl_ppo_limits import lacks
+from steps.training.verl_ppo_overrides import PPOPlan, to_verl_overrides
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "verl"
+PROFILES = ("single_gpu", "multi_gpu", "paper")
+
+
+def config_of(profile: str, **ppo: Any) -> Config:
+    config = compose(env="frozenlake", profile=profile)
+    return replace(config, ppo=replace(config.ppo, **ppo))
+
+
+def plan(*, resume: bool = False) -> PPOPlan:
+    return PPOPlan(
+        model_dir="/run/sft/model",
+        train_rows=Path("/run/work/train.jsonl"),
+        probe_rows=Path("/run/work/probe.jsonl"),
+        agents_file=Path("/run/work/agents.yaml"),
+        directory=Path("/run/work/checkpoints"),
+        resume_from=Path("/run/work/resume/global_step_40") if resume else None,
+        kernels=Kernels(attention="sdpa", remove_padding=False),
+    )
+
+
+def as_dict(overrides: list[str]) -> dict[str, str]:
+    pairs = dict(text.split("=", 1) for text in overrides)
+    assert len(pairs) == len(overrides), "a key is given twice"
+    return pairs
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_overrides_of_each_profile(profile: str) -> None:
+    config = config_of(profile)
+    assert lacks(config) == ""
+    text = "\n".join(to_verl_overrides(config, plan())) + "\n"
+    assert text == (GOLDEN / f"ppo_{profile}.txt").read_text("utf-8")
+
+
+def test_groups_and_minibatches_are_counted_as_verl_does() -> None:
+    found = as_dict(to_verl_overrides(config_of("paper"), plan()))
+    assert found["data.train_batch_size"] == "32"
+    assert found["actor_rollout_ref.rollout.n"] == "8"
+    # 64 episodes: eight rows of the data set.
+    assert found["actor_rollout_ref.actor.ppo_mini_batch_size"] == "8"
+    assert found["critic.ppo_mini_batch_size"] == "8"
+
+
+def test_a_bound_of_zero_is_none() -> None:
+    found = as_dict(to_verl_overrides(config_of("paper", dual_clip=0.0, value_clip=0.0), plan()))
+    assert float(found["actor_rollout_ref.actor.clip_ratio_c"]) == 1e9
+    assert float(found["critic.cliprange_value"]) == 1e9
+
+
+def test_the_critic_warms_up_for_as_many_steps() -> None:
+    """verl updates the actor from step `critic_warmup` on, and its first step is number 1."""
+    found = as_dict(to_verl_overrides(config_of("paper", critic_warmup=3), plan()))
+    assert found["trainer.critic_warmup"] == "4"
+
+
+def test_resuming_is_said_outright() -> None:
+    fresh = as_dict(to_verl_overrides(config_of("paper"), plan()))
+    again = as_dict(to_verl_overrides(config_of("paper"), plan(resume=True)))
+    assert fresh["trainer.resume_mode"] == "disable"
+    assert again["trainer.resume_mode"] == "resume_path"
+    assert again["trainer.resume_from_path"] == "/run/work/resume/global_step_40"
+
+
+def test_own_overrides_come_last() -> None:
+    config = config_of("paper")
+    own = ["trainer.total_training_steps=2"]
+    config = replace(config, verl=replace(config.verl, overrides=own))
+    assert to_verl_overrides(config, plan())[-1:] == own
+
+
+@pytest.mark.parametrize(
+    ("ppo", "message"),
+    [
+        ({"lr_schedule": "linear"}, "ppo.lr_schedule=linear"),
+        ({"time_limit_s": 5.0}, "ppo.time_limit_s=5"),
+        ({"exclude_zero_variance": True}, "ppo.exclude_zero_variance"),
+        ({"loss_on": "all"}, "ppo.loss_on=all"),
+        ({"keep": "best", "save_every": 7}, r"divisor of ppo.probe_every \(10\)"),
+        ({"minibatch_size": 60}, r"multiple of ppo.group_size \(8\)"),
+        ({"minibatch_size": 512}, "256 episodes of a step"),
+    ],
+)
+def test_what_verl_cannot_follow_is_told(ppo: dict[str, Any], message: str) -> None:
+    assert re.search(message, lacks(config_of("paper", **ppo)))
+
+
+def test_the_best_may_be_kept_where_each_probe_has_its_checkpoint() -> None:
+    assert lacks(config_of("paper", keep="best", save_every=5)) == ""
+
+
+@pytest.mark.parametrize(
+    ("verl", "message"),
+    [
+        ({"n_gpus_per_node": 4, "tensor_parallel_size": 3}, "doesn't divide its 4 GPUs"),
+        ({"n_gpus_per_node": 3}, r"number of ranks \(3\)"),
+        ({"max_tokens_per_gpu": 1000}, "can't hold a sequence"),
+    ],
+)
+def test_parallelism_that_does_not_fit_is_told(verl: dict[str, Any], message: str) -> None:
+    config = config_of("single_gpu")
+    assert re.search(message, lacks(replace(config, verl=replace(config.verl, **verl))))
+
+
+def test_adapters_are_the_actors_alone() -> None:
+    config = config_of("paper")
+    config = replace(config, model=replace(config.model, lora_rank=8))
+    found = as_dict(to_verl_overrides(config, plan()))
+    assert found["actor_rollout_ref.model.lora_rank"] == "8"
+    assert found["actor_rollout_ref.rollout.load_format"] == "safetensors"
+    assert "critic.model.lora_rank" not in found

@@ -1,0 +1,180 @@
+"""A training that can't start is refused with one sentence, from facts given by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conf.schema import Config, ModelSection, PPOSection, VerlSection
+from steps.errors import ConfigError, EnvironmentIdError, ModelError
+from steps.training import machine as machines
+from steps.training.machine import Gpu, Machine, visible_gpus
+from steps.training.model_size import ModelSize, num_parameters, size_of
+from steps.training.verl_common import environment
+from steps.training.verl_preflight import (
+    CONTEXT_BYTES,
+    NEEDED,
+    check_architecture,
+    check_cpus,
+    check_ppo,
+    check_sft,
+    check_world,
+    estimate,
+)
+
+GIB = 1 << 30
+SIZE = ModelSize(parameters=1_000_000_000, layers=10, hidden=1000, ffn=4000, vocab=100_000)
+H100 = Gpu(name="H100", total=80 * GIB, free=79 * GIB)
+WELL = Machine(gpus=(H100, H100), cpus=16, shared_memory=8 * GIB, memory=128 * GIB, versions=NEEDED)
+
+
+def config(**verl: Any) -> Config:
+    return Config(device="cuda", verl=VerlSection(**verl), model=ModelSection(from_scratch=False))
+
+
+def test_a_machine_that_has_everything_passes() -> None:
+    check_sft(config(n_gpus_per_node=2), WELL, SIZE, tokens=16384)
+    check_ppo(config(n_gpus_per_node=2), WELL, SIZE, tokens=16384)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"gpus": ()}, "needs a CUDA GPU, and none is seen"),
+        ({"gpu_error": "driver too old"}, "can't use CUDA here: driver too old"),
+        ({"gpus": (H100,)}, "n_gpus_per_node is 2, and 1 are seen here .H100.*n_gpus_per_node=1"),
+        ({"versions": {**NEEDED, "verl": "0.8.0"}}, r"verl 0\.8\.0 \(needed: 0\.9\.1\)"),
+        (
+            {"versions": {"verl": "0.9.1", "torch": "2.11.0"}},
+            r"ray is missing \(needed: 2\.60\.0\), transformers is missing",
+        ),
+        ({"shared_memory": 64 << 20}, "/dev/shm has 0.06 GiB free, and 0.25"),
+        ({"gpus": (H100, replace(H100, free=20 * GIB))}, r"GPU 1 \(H100\) has 20\.0 GiB free of"),
+    ],
+)
+def test_what_is_missing_for_finetuning_is_named(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_sft(config(n_gpus_per_node=2), replace(WELL, **changed), SIZE, tokens=16384)
+
+
+@pytest.mark.parametrize(
+    ("changed", "verl", "words"),
+    [
+        ({"versions": {**NEEDED, "vllm": "0.23.0"}}, {}, r"vllm 0\.23\.0 \(needed: 0\.24\.0\)"),
+        ({"cpus": 6}, {}, "reserves 7 CPU cores .*this process has 6.*resources.ppo_train.cpu"),
+        ({"shared_memory": GIB}, {}, r"/dev/shm has 1\.00 GiB free, and 2\.00"),
+        ({}, {"gpu_memory_utilization": 0.9}, r"vLLM takes 90% of GPU 0 .*verl\.offload=true"),
+        ({"gpus": (replace(H100, free=30 * GIB),) * 2}, {}, "7.5 GiB of the critic's states"),
+    ],
+)
+def test_what_is_missing_for_ppo_is_named(
+    changed: dict[str, Any], verl: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_ppo(config(n_gpus_per_node=2, **verl), replace(WELL, **changed), SIZE, tokens=16384)
+
+
+def test_of_a_cluster_that_exists_only_versions_are_judged() -> None:
+    bare = Machine(versions=NEEDED)
+    check_ppo(config(ray_address="auto"), bare, SIZE, tokens=16384)
+    with pytest.raises(ConfigError, match="verl is missing"):
+        check_ppo(config(ray_address="auto"), Machine(), SIZE, tokens=16384)
+
+
+def test_without_a_critic_its_states_need_no_room() -> None:
+    tight = replace(WELL, gpus=(replace(H100, free=34 * GIB),) * 2)
+    settings = config(n_gpus_per_node=2, gpu_memory_utilization=0.3)
+    with pytest.raises(ConfigError, match=r"beside 14\.9 GiB of trained models"):
+        check_ppo(settings, tight, SIZE, tokens=16384)
+    alone = replace(settings, ppo=PPOSection(use_critic=False))
+    check_ppo(alone, tight, SIZE, tokens=16384)
+
+
+def test_three_cores_a_gpu_and_one_for_the_driver() -> None:
+    check_cpus(Machine(cpus=13), 4)
+    with pytest.raises(ConfigError, match="reserves 13 CPU cores"):
+        check_cpus(Machine(cpus=12), 4)
+
+
+def test_memory_is_counted_by_hand() -> None:
+    found = estimate(config(), SIZE, num_gpus=2, tokens=1000)
+    assert found.states == 8_000_000_000  # 16 bytes a parameter, half of them here
+    assert found.working == 1_200_000_000  # 2 bytes, twice a unit of 0.1e9 + 2 * 100,000 * 1,000
+    assert found.activations == 1000 * 1000 * (34 + 20)
+    assert found.logits == 1000 * 100_000 * 10
+    assert found.total == 8_000_000_000 + 1_200_000_000 + 54_000_000 + 1_000_000_000 + CONTEXT_BYTES
+
+
+def test_adapters_and_checkpointing_change_the_count() -> None:
+    settings = config(gradient_checkpointing=False)
+    settings.model.lora_rank = 8
+    found = estimate(settings, SIZE, num_gpus=1, tokens=1000)
+    adapters = 8 * (11 * 1000 + 3 * 4000) * 10
+    assert found.states == 4_000_000_000 + 12 * adapters
+    assert found.activations == 1000 * 1000 * (340 + 20)
+
+
+def test_the_versions_are_those_of_the_extra(root: Path) -> None:
+    pins = re.findall(r'"([\w-]+)(?:\[\w+\])?==([\d.]+)"', (root / "pyproject.toml").read_text())
+    extra = {name.lower(): version for name, version in pins}
+    assert {name: extra[name] for name in NEEDED} == NEEDED
+
+
+def test_a_gpt2_is_refused_and_a_llama_isnt() -> None:
+    check_architecture(SimpleNamespace(model_type="llama", num_key_value_heads=2))
+    with pytest.raises(ConfigError, match="can't train a gpt2"):
+        check_architecture(SimpleNamespace(model_type="gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [(None, 2), ("0", 1), ("0,1,2", 2), ("", 0), ("-1", 0), ("GPU-uuid", 1)]
+)
+def test_gpus_are_guessed_by_device_files(visible: str | None, count: int, tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    given = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_gpus(tmp_path, given) == count
+
+
+@pytest.mark.parametrize(
+    ("limit", "available"), [("max", 4 * GIB), (str(3 * GIB), 2 * GIB), (str(9 * GIB), 4 * GIB)]
+)
+def test_memory_is_what_the_control_group_leaves(
+    limit: str, available: int, tmp_path: Path
+) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {4 * 1024 * 1024} kB\n")
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.current").write_text(str(GIB))
+    assert machines._memory(tmp_path / "meminfo", tmp_path) == available
+
+
+def safetensors(path: Path, shapes: dict[str, list[int]]) -> None:
+    header = {name: {"dtype": "F32", "shape": shape} for name, shape in shapes.items()}
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+def test_a_models_size_is_read_off_its_files(tmp_path: Path) -> None:
+    safetensors(tmp_path / "model-1.safetensors", {"a": [10, 3], "b": [5]})
+    safetensors(tmp_path / "model-2.safetensors", {"c": [7]})
+    assert num_parameters(tmp_path) == 42
+    shape = {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 11}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    assert size_of(tmp_path) == ModelSize(parameters=42, layers=2, hidden=8, ffn=32, vocab=11)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"config\.json has no hidden_size"):
+        size_of(tmp_path)
+
+
+def test_a_world_that_only_this_process_can_import_is_refused(root: Path, tmp_path: Path) -> None:
+    check_world("frozenlake", {"size": 3}, environment(tmp_path / "metrics"))
+    check_world("tests.training.toys:Doors", {}, environment(tmp_path / "metrics"))
+    with pytest.raises(EnvironmentIdError, match=r"'nowhere:World' can't be made in another"):
+        check_world("nowhere:World", {}, environment(tmp_path / "metrics"))

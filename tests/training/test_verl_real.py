@@ -1,0 +1,388 @@
+# ruff: noqa: E402 (verl may be missing)
+"""Our parts inside verl itself, without a GPU: configuration, registry, queue, workers, choice.
+
+What needs models (updates, weights, inference servers) is in `test_ppo_verl_gpu`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl")
+pytestmark = pytest.mark.verl
+
+import ray
+import torch
+import transfer_queue as tq
+from verl.trainer.ppo import core_algos
+
+from conf import compose, from_plain
+from conf.schema import Config
+from steps.errors import StageError
+from steps.settings import training_seed
+from steps.training import ppo_verl, verl_driver, verl_trainer
+from steps.training.verl_advantages import Discounts, episode_advantages
+from steps.training.verl_trainer import EarlyManager, SPATrainer, place_of, session_of
+from steps.training.verl_workers import AgentWorker
+from tests.training.test_verl_advantages import MASK, REWARDS, VALUES, WHOLE
+from tests.training.toys import toy_config, untrained
+from tests.training.verl_server import DoorOpener
+
+TWO_TURNS = replace(
+    toy_config().env, id="tests.training.verl_server:TwoDoors", max_turns=2, max_actions=2
+)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def verl_config(**ppo: Any) -> Config:
+    config = toy_config()
+    section = replace(
+        config.ppo,
+        **{
+            "total_steps": 3,
+            "env_groups": 4,
+            "group_size": 2,
+            "minibatch_size": 4,
+            "ppo_epochs": 1,
+            "advantage": "token",
+            "probe_every": 2,
+            "probe_puzzles": 3,
+            "probe_samples": 2,
+            "filter_ratio": 0.5,
+        }
+        | ppo,
+    )
+    return replace(config, ppo=section, verl=replace(config.verl, agent_workers=2))
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return untrained(tmp_path_factory.mktemp("model"), toy_config())
+
+
+def composed(config: Config, model_dir: str, work: Path) -> tuple[Any, str]:
+    """verl's configuration of a run, and the run's file."""
+    run_file = ppo_verl.prepare(config, model_dir=model_dir, work=work)
+    return verl_driver.compose(json.loads(run_file.read_text())["overrides"]), str(run_file)
+
+
+@pytest.mark.parametrize("profile", ["single_gpu", "multi_gpu", "paper"])
+@pytest.mark.parametrize("advantage", ["token", "turn", "bi_level", "grpo"])
+def test_verl_accepts_its_configuration(
+    profile: str, advantage: str, model_dir: str, tmp_path: Path
+) -> None:
+    config = compose(env="frozenlake", profile=profile)
+    ppo = replace(config.ppo, advantage=advantage, total_steps=2, kl_coef=0.01)
+    if advantage == "grpo":
+        ppo = replace(ppo, use_critic=False, normalize_advantages=False)
+    verl_trainer.register_estimators()
+    verl_trainer.validate(composed(replace(config, ppo=ppo), model_dir, tmp_path)[0])
+
+
+def test_estimators_stand_in_verls_registry() -> None:
+    verl_trainer.register_estimators()
+    estimate = core_algos.get_adv_estimator_fn("spa_token")
+    settings = {"gamma": 1.0, "lam": 0.5, "gamma_turn": 1.0, "lam_turn": 1.0}
+    advantages, returns = estimate(
+        token_level_rewards=REWARDS,
+        response_mask=MASK,
+        config=settings | {"normalize_advantages": False},
+        index=["g"],
+        places=WHOLE,
+        values=VALUES,
+    )
+    theirs, their_returns = core_algos.compute_gae_advantage_return(
+        REWARDS, VALUES, MASK.float(), gamma=1.0, lam=0.5
+    )
+    learned = MASK[0] > 0
+    assert torch.allclose(returns[0, learned], their_returns[0, learned], atol=1e-6)
+    ours = advantages[0, learned]
+    whitened = (ours - ours.mean()) / ours.std()
+    assert torch.allclose(whitened, theirs[0, learned], atol=1e-4)
+
+
+def test_ours_are_verls_advantages_on_whole_episodes() -> None:
+    """GAE over tokens, whitened, on random rows: what the published recipe computes."""
+    torch.manual_seed(0)
+    mask = (torch.rand(6, 40) < 0.7).long()
+    rewards, values = torch.randn(6, 40) * mask, torch.randn(6, 40)
+    theirs, their_returns = core_algos.compute_gae_advantage_return(
+        rewards, values, mask.float(), gamma=0.99, lam=0.95
+    )
+    advantages, returns = episode_advantages(
+        rewards,
+        values,
+        mask,
+        [(row, 0) for row in range(6)],
+        level="token",
+        discounts=Discounts(gamma=0.99, lam=0.95),
+        normalize=True,
+    )
+    learned = mask > 0
+    assert torch.allclose(returns[learned], their_returns[learned], atol=1e-4)
+    # verl divides by the sample's deviation, we by the population's.
+    count = int(learned.sum())
+    scale = (count / (count - 1)) ** 0.5
+    assert torch.allclose(advantages[learned], theirs[learned] * scale, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def workers(model_dir: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    """A Ray of this machine, verl's queue, and two agent workers; they take half a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=":")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        verl_driver.start_ray("", 0)
+        config, _ = composed(verl_config(), model_dir, tmp_path_factory.mktemp("queue"))
+        config.transfer_queue.enable = True
+        tq.init(config.transfer_queue)
+        worker = ray.remote(AgentWorker).options(max_concurrency=100)
+        yield [worker.remote() for _ in range(2)]
+        tq.close()
+        ray.shutdown()
+
+
+class Setting:
+    """A trainer that has everything but models, and workers that play against a fake server."""
+
+    def __init__(
+        self, workers: list[Any], config: Config, model_dir: str, work: Path, fail_every: int = 0
+    ) -> None:
+        verl_config_, run_file = composed(config, model_dir, work)
+        verl_config_.transfer_queue.enable = True
+        verl_trainer.register_estimators()
+        settings = from_plain(json.loads(Path(run_file).read_text())["config"])
+        self.trainer = SPATrainer(verl_config_, settings)
+        self.trainer._init_tokenizer()
+        self.trainer._init_dataloader()
+        self.trainer.global_steps = 1
+        self.trainer.agent_loop_manager = EarlyManager.create(
+            workers=workers,
+            config=verl_config_,
+            llm_client=DoorOpener(self.trainer.tokenizer, fail_every=fail_every),
+            teacher_client=None,
+            reward_loop_worker_handles=[None],
+        )
+
+    def close(self) -> None:
+        for partition, items in (tq.kv_list() or {}).items():
+            if items:
+                tq.kv_clear(keys=list(items), partition_id=partition)
+
+    def play(self) -> tuple[Any, dict[str, float]]:
+        self.trainer._add_batch_to_generate()
+        count = self.trainer.settings.ppo.env_groups
+        return self.trainer.replay_buffer.sample(self.trainer.global_steps, "train", count)
+
+
+@pytest.fixture
+def setting(
+    workers: list[Any], model_dir: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Setting]:
+    made = Setting(workers, model_dir=model_dir, work=tmp_path, **request.param)
+    yield made
+    made.close()
+
+
+def rows_of(batch: Any, *fields: str) -> Any:
+    return tq.kv_batch_get(
+        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(fields)
+    )
+
+
+@pytest.mark.parametrize("setting", [{"config": verl_config()}], indirect=True)
+def test_only_chosen_groups_are_trained_on(setting: Setting) -> None:
+    trainer = setting.trainer
+    batch, metrics = setting.play()
+    assert metrics["rollout/chosen_share"] == 0.5 and metrics["rollout/failed_share"] == 0.0
+    assert metrics["rollout/num_turns"] == 1.0 and metrics["rollout/format_rate"] == 1.0
+    assert len(batch.keys) == 4  # of 4 groups of 2 half are kept
+    assert sorted(tq.kv_list("train")["train"]) == sorted(batch.keys)
+    data = rows_of(batch, "rm_scores", "response_mask", "rollout_log_probs", "group", "env_seed")
+    sums = [float(row.sum()) for row in data["rm_scores"]]
+    assert set(sums) <= {0.0, 1.0}
+    assert all(float(row[-1]) == total for row, total in zip(data["rm_scores"], sums, strict=True))
+    seeds = [int(getattr(seed, "data", seed)) for seed in data["env_seed"]]
+    first = training_seed(trainer.settings, trainer.settings.ppo.base_seed)
+    assert all(first <= seed < first + 100 for seed in seeds)
+    assert len(set(seeds)) == 2
+
+
+@pytest.mark.parametrize("setting", [{"config": verl_config()}], indirect=True)
+def test_advantages_are_put_back_for_every_row_padding_included(setting: Setting) -> None:
+    trainer = setting.trainer
+    batch, _ = setting.play()
+    workers = SimpleNamespace(_dispatch_info={"actor": [0, 1, 2]})  # 3 ranks: 4 rows become 12
+    trainer.actor_rollout_wg = workers
+    batch = trainer._balance_batch(batch, metrics={})
+    assert len(batch.keys) == 12
+    masks = rows_of(batch, "response_mask")["response_mask"]
+    values = [torch.full((len(row),), 0.25) for row in masks]
+    tq.kv_batch_put(
+        keys=batch.keys,
+        partition_id="train",
+        fields=verl_trainer.TensorDict(
+            {"values": torch.nested.as_nested_tensor(values, layout=torch.jagged)}, batch_size=12
+        ),
+    )
+    trainer._compute_advantage(batch, {})
+    data = rows_of(batch, "advantages", "returns", "response_mask", "rm_scores", "uid")
+    learned = torch.cat(
+        [row[mask > 0] for row, mask in zip(data["advantages"], masks, strict=True)]
+    )
+    assert learned.mean().abs() < 1e-5 and abs(float(learned.std(correction=0)) - 1) < 1e-4
+    for row, mask, scores in zip(data["returns"], masks, data["rm_scores"], strict=True):
+        assert len(row) == len(mask)
+        # gamma = lam = 1: the return of every token is the episode's.
+        assert torch.allclose(row[mask > 0], torch.full_like(row[mask > 0], float(scores.sum())))
+
+
+@pytest.mark.parametrize("setting", [{"config": verl_config()}], indirect=True)
+def test_each_step_has_its_own_rows_and_a_probe_its_scores(setting: Setting) -> None:
+    trainer = setting.trainer
+    seen = []
+    for step in (1, 2):
+        trainer.global_steps = step
+        batch, _ = setting.play()
+        data = rows_of(batch, "step", "env_seed")
+        assert {int(getattr(each, "data", each)) for each in data["step"]} == {step - 1}
+        seen += [int(getattr(each, "data", each)) for each in set(data["env_seed"])]
+        tq.kv_clear(keys=batch.keys, partition_id="train")
+    assert len(set(seen)) == len(seen)
+    scores = trainer._validate()
+    assert scores["probe/num_turns"] == 1.0 and 0.0 <= scores["probe/success"] <= 1.0
+    assert "probe/pass@1" in scores and not tq.kv_list("val").get("val")
+    trainer.global_steps = 3
+    assert trainer._validate() == {}
+    with pytest.raises(StageError, match="was given the puzzles of"):
+        trainer.global_steps = 7
+        trainer._next_train_batch()
+
+
+class Models:
+    """Stands in for verl's groups of GPU workers: numbers of the right shape."""
+
+    def __init__(self) -> None:
+        self._dispatch_info = {"actor": [0]}
+        self.rows_updated: list[int] = []
+        self.saved: list[str] = []
+
+    def _put(self, batch: Any, **numbers: float) -> Any:
+        lengths = [len(row) for row in rows_of(batch, "input_ids")["input_ids"]]
+        fields = {
+            name: torch.nested.as_nested_tensor(
+                [torch.full((length,), number) for length in lengths], layout=torch.jagged
+            )
+            for name, number in numbers.items()
+        }
+        fields = verl_trainer.TensorDict(fields, batch_size=len(lengths))
+        return tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
+
+    def compute_log_prob(self, batch: Any) -> Any:
+        return self._put(batch, log_probs=-0.5, entropy=0.7)
+
+    def infer_batch(self, batch: Any) -> Any:
+        self._put(batch, values=0.0)
+        return SimpleNamespace(futures=[])
+
+    def update_actor(self, batch: Any) -> Any:
+        self.rows_updated.append(len(batch.keys))
+        return {"metrics": {"actor/pg_loss": [0.25], "grad_norm": [1.0], "mfu": [0.1]}}
+
+    def train_mini_batch(self, batch: Any) -> Any:
+        return SimpleNamespace(get=lambda: {"metrics": {"vf_loss": [0.5], "mfu": [0.1]}})
+
+    def save_checkpoint(self, path: str, *_: Any, **__: Any) -> None:
+        Path(path).mkdir(parents=True)
+        self.saved.append(path)
+
+
+@pytest.mark.parametrize("setting", [{"config": verl_config(save_every=2)}], indirect=True)
+def test_verls_own_loop_runs_to_its_end_and_its_metrics_become_ours(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
+    trainer, models = setting.trainer, Models()
+    nothing = SimpleNamespace(
+        update_weights=lambda *_: None, sleep_replicas=lambda: None, get_n_gpus=lambda: 1
+    )
+    trainer.actor_rollout_wg = trainer.critic_wg = models
+    trainer.checkpoint_manager = trainer.resource_pool_manager = nothing
+    trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=[None])
+    trainer.global_steps = 0
+    trainer._init_dump_executor()
+    trainer.fit(trainer.agent_loop_manager)
+    assert models.rows_updated == [4, 4, 4]
+    steps = [Path(path).parent.name for path in models.saved if path.endswith("actor")]
+    assert steps == ["global_step_2", "global_step_3"]
+    run = ppo_verl.VerlRun(config=trainer.settings, directory=tmp_path)
+    ppo_verl.follow_jsonl(tmp_path / "metrics.jsonl", run.on_row)()
+    assert [point["step"] for point in run.curve] == [1, 2, 3]
+    first, second, _ = run.curve
+    assert (first["actor/loss"], first["critic/loss"]) == (0.25, 0.5)
+    assert first["rollout/num_turns"] == 1.0 and first["rollout/chosen_share"] == 0.5
+    assert first["rollout/probability_difference"] == 0.0
+    assert first["actor/entropy"] == pytest.approx(0.7)
+    for name in ("rollout", "old_logprobs", "values", "update_actor", "update_critic", "step"):
+        assert first[f"timing_s/{name}"] >= 0.0
+    assert "probe/success" in second and "probe/success" not in first
+    assert "timing_s/checkpoint" in second and run.seconds > 0.0
+
+
+@pytest.mark.parametrize("setting", [{"config": verl_config()}], indirect=True)
+def test_a_resumed_loader_goes_on_with_the_next_step(setting: Setting) -> None:
+    trainer = setting.trainer
+    trainer._next_train_batch()
+    state = trainer.train_dataloader.state_dict()
+    trainer._init_dataloader()
+    trainer.train_dataloader.load_state_dict(state)
+    trainer.global_steps = 2
+    batch = trainer._next_train_batch()
+    assert [int(getattr(each, "data", each)) for each in batch["index"]] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("setting", [{"config": verl_config(), "fail_every": 3}], indirect=True)
+def test_failures_are_counted_and_too_many_end_the_run(setting: Setting) -> None:
+    with pytest.raises(StageError, match=r"of 8 episodes of .* failed, more than"):
+        setting.play()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"config": verl_config(reward_at="episode", reward_norm="mean", reward_norm_group="batch")}],
+    indirect=True,
+)
+def test_normalised_returns_replace_the_rewards(setting: Setting) -> None:
+    batch, metrics = setting.play()
+    data = rows_of(batch, "rm_scores")["rm_scores"]
+    won = metrics["rollout/return"]
+    assert {round(float(row.sum()), 4) for row in data} <= {round(-won, 4), round(1 - won, 4)}
+
+
+@pytest.mark.parametrize(
+    "setting", [{"config": replace(verl_config(), env=TWO_TURNS)}], indirect=True
+)
+def test_single_turns_are_rows_of_their_own_each_with_its_reward(setting: Setting) -> None:
+    batch, metrics = setting.play()
+    assert metrics["rollout/num_turns"] > 1.0
+    sessions: dict[str, list[str]] = {}
+    for key in sorted(batch.keys, key=place_of):
+        sessions.setdefault(session_of(key), []).append(key)
+    assert max(map(len, sessions.values())) == 2
+    for keys in sessions.values():
+        data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["rm_scores"])
+        rewards = [float(row.sum()) for row in data["rm_scores"]]
+        # verl would copy the last reward to both; a closed first door has none.
+        assert len(keys) == 1 or rewards[0] == 0.0
+
+
+def test_keys_name_episodes_and_their_sequences() -> None:
+    assert session_of("a-b_3_0") == session_of("a-b_3_11") == "a-b_3"
+    assert place_of("a-b_3_11") == ("a-b_3", 11)

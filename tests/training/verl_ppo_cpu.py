@@ -1,0 +1,171 @@
+# ruff: noqa: E402 (the platform is chosen before verl is imported)
+"""One PPO update by verl's own engines and losses, on a CPU process: `python -m ... RUN.json DUMP`.
+
+Reads the episodes of `DUMP/step_1.parquet`; leaves the tensors of `verl_dump` beside it, and the
+metrics of the update in `metrics.json`. `verl.strategy` must be fsdp2 (`verl_cpu`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from verl.plugin.platform import platform_manager
+
+from tests.training.verl_cpu import PlatformCPU
+
+platform_manager.PlatformRegistry.register(platform="cpu")(PlatformCPU)
+platform_manager.set_platform(PlatformCPU())
+
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
+from verl.workers.utils.losses import ppo_loss, value_loss
+from verl.workers.utils.padding import response_from_nested, response_to_nested
+
+from conf import from_plain
+from steps.storage import read_trajectories
+from steps.training import verl_hooks
+from steps.training.verl_advantages import estimators
+from steps.training.verl_driver import compose
+from steps.training.verl_episode import TrainedSequence, sequences
+from tests.training.verl_dump import FIELDS
+
+
+def nested(rows: list[Any]) -> torch.Tensor:
+    return torch.nested.as_nested_tensor(
+        [torch.as_tensor(row) for row in rows], layout=torch.jagged
+    )
+
+
+def batch_of(parts: list[TrainedSequence], **columns: torch.Tensor) -> Any:
+    ids = [part.prompt_ids + part.response_ids for part in parts]
+    mask = nested([part.response_mask for part in parts])
+    return tu.get_tensordict(
+        {
+            "prompts": nested([part.prompt_ids for part in parts]),
+            "responses": nested([part.response_ids for part in parts]),
+            "input_ids": nested(ids),
+            "position_ids": nested([list(range(len(row))) for row in ids]),
+            "response_mask": mask,
+            "loss_mask": mask,
+            **columns,
+        },
+        {"temperature": 1.0},
+    )
+
+
+def worker(model_type: str, section: Any, model: Any, loss: Any) -> TrainingWorker:
+    config = omega_conf_to_dataclass(section)
+    engine = config.engine
+    engine.use_dynamic_bsz = section.use_dynamic_bsz
+    engine.max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
+    engine.infer_max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
+    engine.micro_batch_size_per_gpu = section.ppo_micro_batch_size_per_gpu
+    engine.infer_micro_batch_size_per_gpu = section.ppo_micro_batch_size_per_gpu
+    made = TrainingWorker(
+        TrainingWorkerConfig(
+            model_type=model_type,
+            model_config=omega_conf_to_dataclass(model),
+            engine_config=engine,
+            optimizer_config=config.optim,
+            checkpoint_config=config.checkpoint,
+            profiler_config=None,
+        )
+    )
+    made.reset()
+    made.set_loss_fn(partial(loss, config=config))
+    return made
+
+
+def infer(made: TrainingWorker, batch: Any, name: str) -> torch.Tensor:
+    tu.assign_non_tensor(batch, compute_loss=False, calculate_entropy=False)
+    output = made.infer_batch(batch)
+    return response_from_nested(output[name], batch["response_mask"])
+
+
+def update(made: TrainingWorker, batch: Any, section: Any, size: int) -> dict[str, float]:
+    tu.assign_non_tensor(
+        batch,
+        mini_batch_size=size,
+        global_batch_size=size,
+        epochs=section.ppo_epochs,
+        seed=0,
+        dataloader_kwargs={"shuffle": False},
+        calculate_entropy=False,
+    )
+    metrics = made.train_mini_batch(batch)["metrics"]
+    return {
+        name: sum(value) / len(value) if isinstance(value, list) else value
+        for name, value in metrics.items()
+        if name in ("actor/pg_loss", "critic/vf_loss", "grad_norm")
+    }
+
+
+def main(run_file: Path, dump: Path) -> None:
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{dump / 'rendezvous'}", rank=0, world_size=1
+    )
+    os.environ["MASTER_PORT"] = "0"
+    verl_hooks.install()
+    register = partial(EngineRegistry.register, backend=["fsdp", "fsdp2"], device=["cpu"])
+    register(model_type="language_model")(FSDPEngineWithLMHead)
+    register(model_type="value_model")(FSDPEngineWithValueHead)
+    run = json.loads(run_file.read_text())
+    settings, config = from_plain(run["config"]), compose(run["overrides"])
+    episodes = read_trajectories(dump / "step_1.parquet")
+    parts = [sequences(each, settings.ppo, history="full")[0] for each in episodes]
+    actor = worker(
+        "language_model", config.actor_rollout_ref.actor, config.actor_rollout_ref.model, ppo_loss
+    )
+    critic = worker("value_model", config.critic, config.critic.model, value_loss)
+    batch = batch_of(parts)
+    mask = batch["response_mask"]
+    old = infer(actor, batch_of(parts), "log_probs")
+    values = infer(critic, batch_of(parts), "values")
+    rewards = nested([torch.tensor(part.rewards) for part in parts])
+    name = config.algorithm.adv_estimator
+    advantages, returns = estimators()[name](
+        token_level_rewards=rewards.to_padded_tensor(0.0),
+        response_mask=mask.to_padded_tensor(0),
+        config=config.algorithm,
+        index=[each.group for each in episodes],
+        places=[(row, 0) for row in range(len(parts))],
+        values=values.to_padded_tensor(0.0),
+    )
+    advantages, returns = (response_to_nested(each, mask) for each in (advantages, returns))
+    told = update(
+        critic, batch_of(parts, values=values, returns=returns), config.critic, len(parts)
+    ) | update(
+        actor,
+        batch_of(parts, old_log_probs=old, advantages=advantages),
+        config.actor_rollout_ref.actor,
+        len(parts),
+    )
+    (dump / "metrics.json").write_text(json.dumps(told))
+    columns = {
+        "prompts": batch["prompts"],
+        "responses": batch["responses"],
+        "response_mask": mask,
+        "rm_scores": rewards,
+        "rollout_log_probs": nested([torch.tensor(part.logprobs) for part in parts]),
+        "old_log_probs": old,
+        "values": values,
+        "advantages": advantages,
+        "returns": returns,
+    }
+    assert set(columns) == set(FIELDS)
+    rows = {key: [row.detach().clone() for row in column] for key, column in columns.items()}
+    torch.save(rows, dump / "step_1.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
