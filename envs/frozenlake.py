@@ -152,6 +152,7 @@ class FrozenLake(TextEnv):
         super().reset(seed=seed)
         self._lake = self._fixed or _draw_lake(self.size, self.frozen_prob, self.np_random)
         self._cell = self._lake.start
+        self._texts: dict[tuple[int, str], str] = {}
         info = {"success": False, "action_is_valid": False, "action_is_effective": False}
         return self.describe(), info
 
@@ -178,7 +179,14 @@ class FrozenLake(TextEnv):
 
     def describe(self, state_format: str = GRID_COORDS) -> str:
         """See `TextEnv`. Coordinates are (row,column), count from 0, in reading order."""
-        return _describe(self._lake, self._cell, state_format)
+        return self._text(self._cell, state_format)
+
+    def _text(self, cell: int, state_format: str) -> str:
+        """The state with the player in this cell; it is asked for several times a turn."""
+        text = self._texts.get((cell, state_format))
+        if text is None:
+            text = self._texts[cell, state_format] = _describe(self._lake, cell, state_format)
+        return text
 
     def state_key(self) -> str:
         """Slipping isn't part of the puzzle: the same map is the same puzzle under every id."""
@@ -203,8 +211,7 @@ class FrozenLake(TextEnv):
             direction = _direction(action)
             if direction is not None:
                 reached = self._spread(reached, direction)
-        lake = self._lake
-        return {_describe(lake, cell, state_format): mass for cell, mass in reached.items()}
+        return {self._text(cell, state_format): mass for cell, mass in reached.items()}
 
     def _spread(self, reached: dict[int, float], direction: int) -> dict[int, float]:
         """One action played from each of the cells that the player may be in."""

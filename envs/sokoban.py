@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from envs.base import COORDS, GRID, GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace
+from envs.drawn import drawn
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.sokoban_rooms import (
     REVERSE_PLAYS,
@@ -157,6 +158,7 @@ class Sokoban(TextEnv):
         self.tiles = dict(zip(symbols, _TILES, strict=True))
         self.search_depth, self.reverse_play = search_depth, reverse_play
         self._least, self._most = min_moves, max_moves
+        self._how = "sokoban", size, num_boxes, search_depth, reverse_play, min_moves, max_moves
         self.render_mode = render_mode
         self.action_names = self.labels = tuple(labels)
         self._direction = {label.lower(): number for number, label in enumerate(labels)}
@@ -171,10 +173,11 @@ class Sokoban(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Draw a room, or go back to the start of the fixed one."""
         super().reset(seed=seed)
-        self._room = room = self._fixed or self._draw()
+        self._room = room = self._fixed or drawn(self.np_random, self._how, self._draw)
         self._steps = steps_of(room.stride)
         self._look = _look(room, self.symbols)
         self._player, self._boxes = room.player, room.boxes
+        self._texts: dict[tuple[int, Boxes, str], str] = {}
         self._is_solved = self._is_lost = False
         self._advice: dict[tuple[int, Boxes], int] = {}
         info = {"success": False, "action_is_valid": False, "action_is_effective": False}
@@ -208,7 +211,15 @@ class Sokoban(TextEnv):
 
     def describe(self, state_format: str = GRID_COORDS) -> str:
         """See `TextEnv`. Coordinates are (row,column), count from 0, in reading order."""
-        return _describe(self._look, self._player, self._boxes, state_format)
+        return self._text(self._player, self._boxes, state_format)
+
+    def _text(self, player: int, boxes: Boxes, state_format: str) -> str:
+        """A state in words; it is asked for several times a turn."""
+        key = player, boxes, state_format
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = _describe(self._look, *key)
+        return text
 
     def state_key(self) -> str:
         """In the published symbols: the words of a room aren't part of the puzzle."""
@@ -225,7 +236,7 @@ class Sokoban(TextEnv):
             direction = self._direction.get(action.strip().lower())
             if direction is not None and boxes != targets:
                 player, boxes = moved(ground, player, boxes, self._steps[direction])
-        return {_describe(self._look, player, boxes, state_format): 1.0}
+        return {self._text(player, boxes, state_format): 1.0}
 
     def oracle(self, actions_left: int | None = None) -> str | None:
         """First action of a shortest solution; the first name where nothing is left to win."""

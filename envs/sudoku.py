@@ -15,12 +15,14 @@ Deviations from the published environment
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.base import COORDS, GRID, GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace
+from envs.drawn import drawn
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.solvers import Bounds, Budget
 from envs.sudoku_boards import (
@@ -123,7 +125,9 @@ class Sudoku(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Draw a puzzle."""
         super().reset(seed=seed)
-        self._givens, self._solution = draw_puzzle(self.size, self.clues, self.np_random)
+        draw = partial(draw_puzzle, self.size, self.clues, self.np_random)
+        how = "sudoku", self.size, self.clues
+        self._givens, self._solution = drawn(self.np_random, how, draw)
         self._own = [cell for cell, digit in enumerate(self._givens) if digit == BLANK]
         self._board = self._givens
         info = {"success": False, "action_is_valid": False, "action_is_effective": False}

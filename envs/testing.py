@@ -21,6 +21,7 @@ from gymnasium.utils.env_checker import check_env
 import envs
 from envs.base import STATE_FORMATS, TextEnv
 from envs.solvers import Bounds, Budget, HasBounds, oracle_success
+from envs.tiles import NAMES
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -82,6 +83,9 @@ def _check_members(game: TextEnv) -> None:
     if names is not None:
         is_list = len(names) > 0 and len(set(names)) == len(names)
         _require(is_list, f"action_names are distinct names or None, not {names!r}")
+    for symbol, name in (game.tiles or {}).items():
+        _require(len(symbol) == 1, f"tiles are by symbols of one character, not {symbol!r}")
+        _require(name in NAMES, f"tiles name tiles of envs.tiles, {name!r} ({symbol!r}) is none")
 
 
 def _check_gymnasium(game: TextEnv) -> None:

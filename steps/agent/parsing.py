@@ -89,13 +89,25 @@ def parse_response(
     of a longer answer the first `max_actions` pieces are kept. `truncated` says that the policy
     ran out of tokens.
     """
-    response_format = ResponseFormat(response_format)
+    names = None if action_names is None else tuple(action_names)
+    return _parsed(text, ResponseFormat(response_format), names, max_actions, separator, truncated)
+
+
+@lru_cache(maxsize=8192)  # short answers come again and again
+def _parsed(
+    text: str,
+    response_format: ResponseFormat,
+    action_names: tuple[str, ...] | None,
+    max_actions: int | None,
+    separator: str,
+    truncated: bool,
+) -> ParsedResponse:
     tags = find_tags(text, response_format)
     names = [tag.name for tag in tags]
     answer = _answer(text, tags, names)
     pieces = [] if answer is None else _pieces(answer, separator)
     kept = pieces if max_actions is None else pieces[:max_actions]
-    actions = kept if action_names is None else _known(kept, tuple(action_names))
+    actions = kept if action_names is None else _known(kept, action_names)
     status = _tag_status(names, response_format, truncated) or _text_status(
         text, tags, response_format
     )

@@ -1,9 +1,9 @@
 """Plays episodes: the only place where an environment and a policy meet.
 
-All running episodes take their turns together, so that a policy answers them in one batch;
-a finished episode leaves at once. An answer depends on its own request's seed and on nothing else
-in the batch, so an episode is the same whether it is played alone or among many. A bad answer is
-data (`ParseStatus`, `StopReason`), never an exception; an exception of the policy or of the
+Many episodes run at once, so that a policy has much to answer at a time (`steps.agent.drivers`); a
+finished one leaves at once. An answer depends on its own request's seed and on no other request,
+so an episode is the same whether it is played alone or among many. A bad answer is data
+(`ParseStatus`, `StopReason`), never an exception; an exception of the policy or of the
 environment is a defect and goes through.
 
 With `splice` the truth takes the place of the model's own states as soon as the turn is played,
@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import gymnasium
 import numpy as np
 
 from envs.base import TextEnv
+from steps.agent.drivers import Drive, Policy, StreamingPolicy
 from steps.agent.parsing import parse_response
 from steps.agent.prompts import PromptSettings, build_messages
 from steps.agent.records import (
@@ -46,18 +47,6 @@ _FAILED = {
 }
 
 
-class Policy(Protocol):
-    """Who answers."""
-
-    name: str
-
-    def complete(
-        self, requests: Sequence[PolicyRequest], sampling: Sampling
-    ) -> Sequence[Completion]:
-        """One completion for each request, in their order."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutSettings:
     """How an episode is played and what it costs to break the rules."""
@@ -75,6 +64,8 @@ class RolloutSettings:
     """Put the true states into the responses that enter the history, where the format has any."""
     splice_likeliest: bool = False
     """In a world of chance, splice the likeliest next state instead of the one that came."""
+    foresight: bool = True
+    """Note `Turn.possible_next` even where answers hold no prediction to be scored by it."""
     format_penalty: float = 0.0
     """Added to a turn whose answer is malformed; zero or negative."""
     ineffective_penalty: float = 0.0
@@ -133,32 +124,24 @@ def run_episodes(
 ) -> list[Trajectory]:
     """Plays the episodes to their ends and returns them in the order of `specs`.
 
-    `on_done(position in specs, trajectory)` is called as each episode ends. `make_env` is called
-    once an episode; the environments are closed here.
+    `on_done(position in specs, trajectory)` is called as each episode ends, in any order.
+    `make_env` is called once an episode; the environments are closed here.
     """
     done: dict[int, Trajectory] = {}
-    running: list[_Episode] = []
-    try:
-        for position, spec in enumerate(specs):
-            running.append(_Episode(position, spec, make_env(), settings))
-        while running:
-            requests = [episode.ask() for episode in running]
-            completions = policy.complete(requests, settings.sampling)
-            assert len(completions) == len(requests), (policy.name, len(completions), len(requests))
-            still_running = []
-            for episode, completion in zip(running, completions, strict=True):
-                episode.take(completion)
-                if episode.stop_reason is None:
-                    still_running.append(episode)
-                    continue
-                trajectory = episode.trajectory(env_id, policy.name)
-                done[episode.position] = trajectory
-                if on_done is not None:
-                    on_done(episode.position, trajectory)
-            running = still_running
-    finally:
-        for episode in running:
-            episode.env.close()
+
+    def end(episode: Episode) -> None:
+        trajectory = done[episode.position] = episode.trajectory(env_id, policy.name)
+        if on_done is not None:
+            on_done(episode.position, trajectory)
+
+    episodes = (
+        Episode(position, spec, make_env(), settings) for position, spec in enumerate(specs)
+    )
+    drive = Drive(settings.sampling, end)
+    if isinstance(policy, StreamingPolicy):
+        drive.streaming(episodes, policy)
+    else:
+        drive.together(episodes, policy)
     return [done[position] for position in range(len(specs))]
 
 
@@ -172,8 +155,12 @@ class _Played(NamedTuple):
     """Of those states together."""
 
 
-class _Episode:
-    """One running episode. `ask` and `take` alternate until `stop_reason` is set."""
+class Episode:
+    """One running episode. `ask` and `take` alternate until `stop_reason` is set.
+
+    `run_episodes` plays many at once; the verl backend plays each by itself, since its inference
+    server makes up batches of its own.
+    """
 
     def __init__(
         self,
@@ -196,6 +183,9 @@ class _Episode:
             self.world, settings.prompt, mix_seed(spec.env_seed, spec.sampling_seed)
         )
         self.predicts_each = settings.prompt.predicts_each
+        has_states = settings.prompt.response_format is ResponseFormat.WORLD_MODEL
+        self.foresees = settings.foresight or has_states
+        self.splices = settings.splice and has_states
         self.turns: list[Turn] = []
         self.actions_left = settings.max_actions
         self.state = self.teller.state(settings.prompt.state_shown.value)
@@ -251,12 +241,18 @@ class _Episode:
             truncated=completion.finish_reason is FinishReason.LENGTH,
         )
         planned = parsed.actions if settings.lenient or parsed.is_well_formed else ()
-        # Once played, the world can't be asked any more: so ask for each beginning of the plan.
-        reached = [self.teller.reached(planned[: n + 1]) for n in range(len(planned))]
+        reached = self._ahead(planned)
         played = self._play(planned)
         transitions = played.transitions
         prediction_truth, possible_next = self._outcome(played, reached)
-        likely = self._likeliest(possible_next, reached, len(transitions))
+        response = completion.text
+        if self.splices:
+            likely = self._likeliest(possible_next, reached, len(transitions))
+            response = splice_truth(
+                response,
+                observation=request.observation_truth,
+                prediction=likely if settings.splice_likeliest else prediction_truth,
+            )
         self.turns.append(
             Turn(
                 index=len(self.turns),
@@ -265,7 +261,7 @@ class _Episode:
                 observation_truth=request.observation_truth,
                 prediction_truth=prediction_truth,
                 completion=completion,
-                response=self._response(completion, request, prediction_truth, likely),
+                response=response,
                 parsed=parsed,
                 transitions=transitions,
                 possible_next=possible_next,
@@ -275,6 +271,10 @@ class _Episode:
             )
         )
         self._stop_if_over(transitions)
+
+    def close(self) -> None:
+        """The environment is needed no more."""
+        self.env.close()
 
     def trajectory(self, env_id: str, policy_name: str) -> Trajectory:
         """The finished episode."""
@@ -329,11 +329,18 @@ class _Episode:
                 break
         return _Played(tuple(played), tuple(states), chance)
 
+    def _ahead(self, planned: Sequence[str]) -> list[dict[str, float]]:
+        """What could come of each beginning of the plan: once played, the world can't tell."""
+        lengths = range(1, len(planned) + 1) if self.foresees else ()
+        return [self.teller.reached(planned[:length]) for length in lengths]
+
     def _outcome(
         self, played: _Played, reached: Sequence[Mapping[str, float]]
     ) -> tuple[str, dict[str, float]]:
         """The true prediction, and `Turn.possible_next`; `reached` is by length of the plan."""
         transitions, teller = played.transitions, self.teller
+        if not self.foresees:
+            return self._describe(self.settings.prompt.prediction.value), {}
         if not transitions:
             truth = self._describe(self.settings.prompt.prediction.value)
             return truth, {truth: 1.0}
@@ -367,17 +374,6 @@ class _Episode:
             return self.state
         return self.teller.state(state_format)
 
-    def _response(
-        self, completion: Completion, request: PolicyRequest, truth: str, likely: str
-    ) -> str:
-        has_states = request.response_format == ResponseFormat.WORLD_MODEL
-        if not (self.settings.splice and has_states):
-            return completion.text
-        prediction = likely if self.settings.splice_likeliest else truth
-        return splice_truth(
-            completion.text, observation=request.observation_truth, prediction=prediction
-        )
-
     def _penalty(self, parsed: ParsedResponse, transitions: Sequence[Transition]) -> float:
         penalty = 0.0 if parsed.is_well_formed else self.settings.format_penalty
         if not any(transition.effective for transition in transitions):
@@ -396,7 +392,7 @@ class _Episode:
 
     def _end(self, reason: StopReason, error: str = "") -> None:
         self.stop_reason, self.error = reason, error
-        self.env.close()
+        self.close()
 
     def _sample_action(self, seed: int) -> str:
         return self.world.sample_action(np.random.default_rng(seed))

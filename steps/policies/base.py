@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from steps.agent.rollout import Policy
+from steps.agent.drivers import Policy
 from steps.errors import ConfigError, unknown_name
 
 __all__ = ["POLICY_KINDS", "Policy", "PolicySpec", "check_library", "make_policy"]
 
-POLICY_KINDS = ("hf", "oracle", "random", "scripted")
+POLICY_KINDS = ("hf", "oracle", "random", "scripted", "vllm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,9 @@ class PolicySpec:
     kind: str
     """One of `POLICY_KINDS`."""
     model_dir: str = ""
-    """Hugging Face directory (hf), or JSON file with a list of answers (scripted)."""
+    """Hugging Face directory (hf, vllm), or JSON file with a list of answers (scripted)."""
+    adapter_dir: str = ""
+    """PEFT directory of a LoRA adapter that is played on top of the model (vllm)."""
     device: str = "cpu"
     dtype: str = "float32"
     max_model_len: int = 0
@@ -33,13 +35,19 @@ class PolicySpec:
     """Of a hub name: branch, tag or commit; a directory has none."""
     trust_remote_code: bool = False
     max_batch: int = 1024
-    """Most requests that are answered at once."""
+    """Most requests that are answered at once; with vllm also most episodes that run at once."""
     separator: str = "||"
     """What stands between the actions of an answer; for policies that write answers themselves."""
     constrained: bool = False
-    """Force well-formed answers (hf)."""
+    """Force well-formed answers (hf, vllm)."""
     max_span_chars: int = 0
     """Most characters of each free span of a constrained answer; 0 is no limit but the tokens'."""
+    gpu_memory_utilization: float = 0.9
+    """Share of each GPU's memory for weights and KV cache (vllm)."""
+    tensor_parallel_size: int = 1
+    """GPUs that share one copy of the model (vllm)."""
+    enforce_eager: bool = False
+    """Leave out compilation and CUDA graphs (vllm)."""
 
 
 def make_policy(spec: PolicySpec) -> Policy:
@@ -60,6 +68,10 @@ def make_policy(spec: PolicySpec) -> Policy:
         from steps.policies.hf import HFPolicy
 
         return HFPolicy.from_spec(spec)
+    if spec.kind == "vllm":
+        from steps.policies.vllm_engine import VLLMPolicy
+
+        return VLLMPolicy.from_spec(spec)
     raise ConfigError(unknown_name("policy", spec.kind, POLICY_KINDS))
 
 

@@ -106,15 +106,19 @@ class AnswerForm:
         lines = [f"root ::= {' '.join(parts)}"]
         if len(texts) > 1:
             lines.append(f"free ::= {_any_but('<')}{_up_to(max_span_chars)}")
+        return "\n".join([*lines, *self._action_lines(max_span_chars)]) + "\n"
+
+    def last_action_grammar(self, max_span_chars: int = 0) -> str:
+        """The rules for one action and the end of the answer, where all before is written."""
+        root = f"root ::= action {_quoted(self.fixed[-1])}"
+        return "\n".join([root, *self._action_lines(max_span_chars)]) + "\n"
+
+    def _action_lines(self, max_span_chars: int) -> list[str]:
         if self.action_names is not None:
-            lines.append(f"action ::= {' | '.join(map(_quoted, self.action_names))}")
-        else:
-            never = {"<", self.separator[0]}
-            rest = f" {_any_but(never)}{_up_to(max_span_chars - 1)}"
-            lines.append(
-                f"action ::= {_any_but(never.union(_SPACES))}{'' if max_span_chars == 1 else rest}"
-            )
-        return "\n".join(lines) + "\n"
+            return [f"action ::= {' | '.join(map(_quoted, self.action_names))}"]
+        never = {"<", self.separator[0]}
+        rest = f" {_any_but(never)}{_up_to(max_span_chars - 1)}"
+        return [f"action ::= {_any_but(never.union(_SPACES))}{'' if max_span_chars == 1 else rest}"]
 
     def ending(self, written: bytes) -> Ending:
         """What a beginning that the grammar allows needs yet; a cut character is completed."""

@@ -20,6 +20,7 @@ import torch
 from transformers import StaticCache
 
 from steps.agent.records import Sampling
+from steps.policies.encoding import left_padded
 
 Draw = Callable[[torch.Tensor, torch.Tensor, Sampling], tuple[torch.Tensor, torch.Tensor]]
 
@@ -74,8 +75,10 @@ class GraphDecoder:
         sampling: Sampling,
         *,
         budget: int,
-    ) -> tuple[list[list[int]], list[list[float]]]:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """`budget` tokens a row and their log-probabilities; what follows a stop token is noise.
+
+        Both are copies on the CPU.
 
         `uniforms` is `[len(prompts), budget]`, token `i` of a row takes number `i` of its row.
         """
@@ -90,7 +93,8 @@ class GraphDecoder:
                 break
             state.advance()
         count = len(prompts)
-        return state.tokens[:count].tolist(), state.logprobs[:count].tolist()
+        tokens, logprobs = state.tokens[:count], state.logprobs[:count]
+        return tokens.to("cpu", copy=True), logprobs.to("cpu", copy=True)
 
     def _state(self, shape: Shape) -> _State:
         """The buffers of a shape; made, and its graph captured, when it first comes."""
@@ -105,10 +109,10 @@ class GraphDecoder:
         return self._states[shape]
 
     def _prefill(self, state: _State, prompts: Sequence[Sequence[int]]) -> None:
-        longest, device = state.shape.prompt, self.model.device
-        ids = [[self.pad_id] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        ids_BT, mask_BT = torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+        ids_BT, mask_BT = (
+            torch.from_numpy(each).to(self.model.device)
+            for each in left_padded(prompts, width=state.shape.prompt, pad_id=self.pad_id)
+        )
         state.begin(mask_BT)
         logits = self.model(
             input_ids=ids_BT,

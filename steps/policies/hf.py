@@ -17,16 +17,24 @@ finetuning; no ratio may be taken of them, and PPO and evaluation never ask for 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from steps.agent.records import Completion, FinishReason, Message, PolicyRequest, Sampling
 from steps.errors import ConfigError, ModelError
 from steps.policies import graph_decode
+from steps.policies.drawing import draw, uniforms
+from steps.policies.encoding import Ids, PromptCache, completions, left_padded
 from steps.policies.model_directory import check_model
 
 if TYPE_CHECKING:
@@ -115,7 +123,13 @@ def end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return int(tokenizer.eos_token_id)
 
 
-def _guide(tokenizer: PreTrainedTokenizerBase, spec: PolicySpec) -> AnswerGuide:
+def stop_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens that end an answer, sorted: the template's end of turn and `eos_token`."""
+    return sorted({end_of_turn_id(tokenizer), tokenizer.eos_token_id} - {None})
+
+
+def answer_guide(tokenizer: PreTrainedTokenizerBase, spec: PolicySpec) -> AnswerGuide:
+    """What forces well-formed answers (`generation.constrained`); brings xgrammar."""
     from steps.policies.constrained import AnswerGuide
 
     return AnswerGuide(
@@ -126,20 +140,42 @@ def _guide(tokenizer: PreTrainedTokenizerBase, spec: PolicySpec) -> AnswerGuide:
     )
 
 
+def context_length(
+    directory: str, wanted: int = 0, *, revision: str = "", trust_remote_code: bool = False
+) -> int:
+    """Most tokens of prompt and answer: `wanted`, or the model's limit where that is less or 0."""
+    config = AutoConfig.from_pretrained(
+        directory, revision=revision or "main", trust_remote_code=trust_remote_code
+    )
+    return _within(config, wanted)
+
+
+def _within(config: Any, wanted: int) -> int:
+    positions = getattr(config, "max_position_embeddings", 0) or 1 << 30
+    return min(wanted or positions, positions)
+
+
+def render_prompts(
+    tokenizer: PreTrainedTokenizerBase, chats: Sequence[Sequence[Message]]
+) -> list[str]:
+    """Each chat as its template writes it, with the generation prompt."""
+    if not chats:
+        return []
+    rendered = tokenizer.apply_chat_template(
+        [[message.as_dict() for message in chat] for chat in chats],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    return [str(text) for text in rendered]
+
+
 def encode_prompts(
     tokenizer: PreTrainedTokenizerBase, chats: Sequence[Sequence[Message]]
 ) -> list[list[int]]:
     """Token ids of each chat with the generation prompt: what a model is given, in every stage."""
-    texts = [
-        str(
-            tokenizer.apply_chat_template(
-                [message.as_dict() for message in chat], add_generation_prompt=True, tokenize=False
-            )
-        )
-        for chat in chats
-    ]
-    if not texts:
+    if not chats:
         return []
+    texts = render_prompts(tokenizer, chats)
     return [list(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
@@ -159,11 +195,11 @@ class HFPolicy:
     ) -> None:
         self.model: Any = model
         self.tokenizer: Any = tokenizer
-        positions = getattr(self.model.config, "max_position_embeddings", 0) or 1 << 30
-        self.max_model_len = min(max_model_len or positions, positions)
+        self.max_model_len = _within(self.model.config, max_model_len)
         self.max_batch = max_batch
         self.guide = guide
-        self.stop_ids = sorted({end_of_turn_id(tokenizer), tokenizer.eos_token_id} - {None})
+        self._prompts = PromptCache(partial(encode_prompts, tokenizer))
+        self.stop_ids = stop_token_ids(tokenizer)
         self._graphs = None
         if guide is None and graph_decode.is_worthwhile(model):
             self._graphs = graph_decode.GraphDecoder(
@@ -171,7 +207,7 @@ class HFPolicy:
                 draw=draw,
                 stop_ids=self.stop_ids,
                 pad_id=self.tokenizer.pad_token_id,
-                max_positions=positions,
+                max_positions=_within(self.model.config, 0),
             )
 
     @classmethod
@@ -184,7 +220,7 @@ class HFPolicy:
             "trust_remote_code": spec.trust_remote_code,
         }
         tokenizer = load_tokenizer(**source)
-        guide = _guide(tokenizer, spec) if spec.constrained else None
+        guide = answer_guide(tokenizer, spec) if spec.constrained else None
         model = load_model(**source, device=spec.device, dtype=spec.dtype)
         return cls(
             model.eval(),
@@ -200,13 +236,13 @@ class HFPolicy:
         A prompt that leaves no room ends as CONTEXT; with a guide, room is what a well-formed
         answer needs. Raises `ConfigError` where `max_new_tokens` are too few for one.
         """
-        prompts = encode_prompts(self.tokenizer, [request.messages for request in requests])
+        prompts = self._prompts.encode([request.messages for request in requests])
         done: list[Completion | None] = [None] * len(requests)
         playable = []
         for index, prompt in enumerate(prompts):
             if len(prompt) + self._needed(requests[index], sampling) > self.max_model_len:
                 done[index] = Completion(
-                    text="", prompt_ids=tuple(prompt), finish_reason=FinishReason.CONTEXT
+                    text="", prompt_ids=prompt, finish_reason=FinishReason.CONTEXT
                 )
             else:
                 playable.append(index)
@@ -230,59 +266,50 @@ class HFPolicy:
 
     @torch.inference_mode()
     def _sample(
-        self, prompts: list[list[int]], requests: list[PolicyRequest], sampling: Sampling
+        self, prompts: list[Ids], requests: list[PolicyRequest], sampling: Sampling
     ) -> list[Completion]:
         rooms = [min(sampling.max_new_tokens, self.max_model_len - len(p)) for p in prompts]
         guided = None if self.guide is None else self.guide.start(requests, rooms)
-        seeds = [request.seed for request in requests]
+        numbers = uniforms([request.seed for request in requests], max(rooms))
         if self._graphs is None:
-            tokens, logprobs = self._decode(prompts, seeds, sampling, max(rooms), guided)
+            tokens, logprobs = self._decode(prompts, numbers, sampling, max(rooms), guided)
         else:
-            numbers = _uniforms(seeds, max(rooms))
             tokens, logprobs = self._graphs.decode(prompts, numbers, sampling, budget=max(rooms))
-        answers = []
-        for prompt, row, row_logprobs, room in zip(prompts, tokens, logprobs, rooms, strict=True):
-            answers.append(self._completion(prompt, row[:room], row_logprobs[:room]))
-        return answers
-
-    def _completion(self, prompt: list[int], row: list[int], logprobs: list[float]) -> Completion:
-        end = next((i for i, token in enumerate(row) if token in self.stop_ids), None)
-        sampled = row if end is None else row[: end + 1]
-        written = row if end is None else row[:end]
-        return Completion(
-            text=self.tokenizer.decode(written, skip_special_tokens=False),
-            prompt_ids=tuple(prompt),
-            token_ids=tuple(sampled),
-            logprobs=tuple(logprobs[: len(sampled)]),
-            finish_reason=FinishReason.LENGTH if end is None else FinishReason.STOP,
+        return completions(
+            self.tokenizer,
+            prompts,
+            tokens.numpy(),
+            logprobs.numpy(),
+            stop_ids=self.stop_ids,
+            rooms=rooms,
         )
 
     def _decode(
         self,
-        prompts: list[list[int]],
-        seeds: list[int],
+        prompts: list[Ids],
+        numbers_BT: torch.Tensor,
         sampling: Sampling,
         budget: int,
         guided: Guided | None,
-    ) -> tuple[list[list[int]], list[list[float]]]:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[B, budget]` token ids and log-probabilities, on the CPU."""
         device = self.model.device
         longest = max(map(len, prompts))
         pad = self.tokenizer.pad_token_id
-        input_ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
         # Always a mask: without one transformers searches for padding and warns; ones cost nothing.
-        mask = torch.tensor(
-            [[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device
+        step_ids, mask = (
+            torch.from_numpy(each).to(device)
+            for each in left_padded(prompts, width=longest, pad_id=pad)
         )
         is_padded = any(len(prompt) != longest for prompt in prompts)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        uniforms = _uniforms(seeds, budget).to(device)
+        numbers_BT = numbers_BT.to(device)
         stop = torch.tensor(self.stop_ids, device=device)
         cache = DynamicCache()
         rows = torch.arange(len(prompts), device=device)
         active = torch.ones(len(prompts), dtype=torch.bool, device=device)
         tokens = torch.full((len(prompts), budget), pad, device=device)
         logprobs = torch.zeros(len(prompts), budget, device=device)
-        step_ids = input_ids
         for step in range(budget):
             positions = self._positions(mask, step_ids.shape[1]) if is_padded else None
             logits = self.model(
@@ -294,12 +321,12 @@ class HFPolicy:
                 logits_to_keep=1,
             ).logits[:, -1]
             if guided is None:
-                drawn, drawn_logprobs = draw(logits.float(), uniforms[rows, step], sampling)
+                drawn, drawn_logprobs = draw(logits.float(), numbers_BT[rows, step], sampling)
             else:
                 numbers = rows.tolist()
                 allowed = guided.allowed(numbers, step, logits)
                 drawn, drawn_logprobs = draw(
-                    logits.float(), uniforms[rows, step], sampling, allowed
+                    logits.float(), numbers_BT[rows, step], sampling, allowed
                 )
                 guided.take(numbers, drawn.tolist())
             tokens[rows, step] = drawn
@@ -315,7 +342,7 @@ class HFPolicy:
                 mask = mask[keep]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             step_ids = drawn.unsqueeze(1)
-        return tokens.tolist(), logprobs.tolist()
+        return tokens.cpu(), logprobs.cpu()
 
     def _positions(self, mask: torch.Tensor, count: int) -> torch.Tensor:
         """Position of the last `count` tokens, padding not counted.
@@ -323,50 +350,3 @@ class HFPolicy:
         A row without room left may stay in the batch for a while; it keeps the last position.
         """
         return (mask.cumsum(-1) - 1).clamp(min=0, max=self.max_model_len - 1)[:, -count:]
-
-
-def draw(
-    logits_BV: torch.Tensor,
-    uniforms_B: torch.Tensor,
-    sampling: Sampling,
-    allowed_BV: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw one token a row by inverse transform, and its log-probability.
-
-    The log-probability is that of the distribution drawn from (after temperature, before top-p,
-    as vLLM and verl report it); greedy reports the model's own. `allowed_BV` leaves a choice of
-    tokens, at least one a row, and doesn't change any token's log-probability.
-    """
-    if sampling.temperature == 0:
-        chosen = _only(logits_BV, allowed_BV).argmax(-1)
-        return chosen, torch.log_softmax(logits_BV, -1).gather(1, chosen[:, None]).squeeze(1)
-    log_probs = torch.log_softmax(logits_BV / sampling.temperature, -1)
-    if allowed_BV is None:
-        probs = log_probs.exp()
-    else:
-        probs = torch.softmax(_only(log_probs, allowed_BV), -1)
-    if sampling.top_p < 1:
-        probs = _nucleus(probs, sampling.top_p)
-    cumulative = probs.double().cumsum(-1)
-    target = uniforms_B.double()[:, None] * cumulative[:, -1:]
-    chosen = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-    chosen = chosen.clamp(max=logits_BV.shape[1] - 1)
-    return chosen, log_probs.gather(1, chosen[:, None]).squeeze(1)
-
-
-def _only(scores_BV: torch.Tensor, allowed_BV: torch.Tensor | None) -> torch.Tensor:
-    return scores_BV if allowed_BV is None else scores_BV.masked_fill(~allowed_BV, -torch.inf)
-
-
-def _nucleus(probs_BV: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Zero the tail beyond the smallest set of tokens whose probability reaches `top_p`."""
-    ordered, index = probs_BV.sort(-1, descending=True)
-    outside = ordered.cumsum(-1) - ordered >= top_p
-    return probs_BV.masked_fill(torch.zeros_like(outside).scatter(1, index, outside), 0.0)
-
-
-def _uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
-    """`[len(seeds), count]` numbers in [0, 1): row `i` is the start of seed `i`'s own stream."""
-    return torch.from_numpy(
-        np.stack([np.random.Generator(np.random.Philox(seed)).random(count) for seed in seeds])
-    )

@@ -8,6 +8,7 @@ from pathlib import Path
 from steps.errors import ModelError
 
 _NEEDED = ("config.json", "tokenizer_config.json")
+_LENGTH_KEYS = ("n_positions", "max_position_embeddings")
 
 
 def check_model(source: str) -> None:
@@ -33,6 +34,27 @@ def check_model_directory(directory: str) -> None:
         )
     for name in _NEEDED:
         _check_json(path / name)
+
+
+def base_of_adapter(directory: str) -> str:
+    """The model that a PEFT directory's LoRA adapter belongs to; empty for any other directory."""
+    path = Path(directory) / "adapter_config.json"
+    if not path.is_file() or (Path(directory) / "config.json").is_file():
+        return ""
+    _check_json(path)
+    base = json.loads(path.read_text("utf-8")).get("base_model_name_or_path")
+    if not base:
+        raise ModelError(
+            f"{str(path)!r} names no base_model_name_or_path: say there which model it adapts."
+        )
+    return str(base)
+
+
+def context_limit(directory: str) -> int | None:
+    """Most tokens that the model of a local directory reads; None where its files don't say."""
+    path = Path(directory) / "config.json"
+    found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return next((int(found[key]) for key in _LENGTH_KEYS if found.get(key)), None)
 
 
 def _check_json(path: Path) -> None:

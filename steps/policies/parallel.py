@@ -1,18 +1,73 @@
-"""Play many episodes with one policy on several processes; how many doesn't change the result."""
+"""Play many episodes with one policy on several processes; how many doesn't change the result.
+
+A vLLM engine is one policy of one process, which has processes of its own, and takes half a minute
+and more to start: `kept_engine` keeps it between calls of `collect`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 
 from conf.schema import Config
 from steps.agent.records import Trajectory
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
-from steps.policies.base import PolicySpec, make_policy
+from steps.policies.base import Policy, PolicySpec, make_policy
 from steps.settings import env_factory
 from steps.workers import Peers, limit_threads, run_ranks
 
 MIN_EPISODES = 64
 """Fewer episodes than this are not worth a process, which takes seconds to import torch."""
+
+
+class Engine:
+    """The vLLM policy that is running, if one is."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._policy: Policy | None = None
+
+    def policy(self, spec: PolicySpec) -> Policy:
+        """The policy of `spec`: the running one, or a new one in its place."""
+        key = (spec, _stamps(spec.model_dir), _stamps(spec.adapter_dir))
+        if self._policy is None or self._key != key:
+            self.close()
+            self._policy, self._key = make_policy(spec), key
+        return self._policy
+
+    def close(self) -> None:
+        """End the engine, so that others find its memory free."""
+        if self._policy is not None and hasattr(self._policy, "close"):
+            self._policy.close()
+        self._policy = None
+
+
+_KEPT: ContextVar[Engine | None] = ContextVar("kept_engine", default=None)
+
+
+@contextmanager
+def kept_engine() -> Iterator[None]:
+    """Inside, a vLLM engine goes on from one `collect` to the next with the same model."""
+    with _engine() as engine:
+        token = _KEPT.set(engine)
+        try:
+            yield
+        finally:
+            _KEPT.reset(token)
+
+
+@contextmanager
+def _engine() -> Iterator[Engine]:
+    """The one that is kept, or one for the moment."""
+    kept = _KEPT.get()
+    engine = kept or Engine()
+    try:
+        yield engine
+    finally:
+        if kept is None:
+            engine.close()
 
 
 def collect(
@@ -28,6 +83,9 @@ def collect(
     Only a language model on a CPU is spread over `workers` processes, each with a share of the
     episodes: baselines are too quick to gain, and a GPU serves one process best.
     """
+    if policy_spec.kind == "vllm":
+        with _engine() as engine:
+            return _play(specs, config, engine.policy(policy_spec), settings)
     spread = policy_spec.kind == "hf" and _on_cpu(policy_spec)
     size = min(workers, len(specs) // MIN_EPISODES) if spread else 1
     played: list[Trajectory] = run_ranks(
@@ -51,12 +109,26 @@ def _play_share(
     cores: int,
 ) -> list[Trajectory]:
     limit_threads(peers.size, cores)
-    played = run_episodes(
-        specs[peers.rank :: peers.size],
-        env_id=config.env.id,
-        make_env=env_factory(config),
-        policy=make_policy(policy_spec),
-        settings=settings,
-    )
+    share = specs[peers.rank :: peers.size]
+    played = _play(share, config, make_policy(policy_spec), settings)
     shares = peers.gather(played)
     return [shares[index % peers.size][index // peers.size] for index in range(len(specs))]
+
+
+def _play(
+    specs: Sequence[EpisodeSpec], config: Config, policy: Policy, settings: RolloutSettings
+) -> list[Trajectory]:
+    return run_episodes(
+        specs,
+        env_id=config.env.id,
+        make_env=env_factory(config),
+        policy=policy,
+        settings=settings,
+    )
+
+
+def _stamps(directory: str) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and time of each file: a stage may save another model in the same place."""
+    files = sorted(Path(directory).glob("*")) if directory else []
+    found = ((path.name, path.stat()) for path in files)
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)

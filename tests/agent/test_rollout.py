@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -227,6 +228,27 @@ def test_what_could_have_happened_follows_the_executed_actions() -> None:
     (episode,) = play([answer("Right", "Left")], settings, make_env=lambda: Corridor(slip=0.25))
     # Two failures 1/16, or there and back 9/16; one failure each way 3/16.
     assert episode.turns[0].possible_next == {"O_P_G": 0.625, "O__PG": 0.1875, "OP__G": 0.1875}
+
+
+@pytest.mark.parametrize("response_format", ["plain", "world_model"])
+def test_without_foresight_only_what_nobody_predicts_is_left_out(response_format: str) -> None:
+    def played(foresight: bool) -> Trajectory:
+        settings = rules(response_format=response_format, foresight=foresight, max_turns=3)
+        script = [write_response(response_format, actions=["Right"]), "no answer"]
+        return play(script, settings, make_env=lambda: Corridor(slip=0.25))[0]
+
+    told, silent = played(True), played(False)
+    assert [turn.possible_next for turn in told.turns[:2]] == [
+        {"O_P_G": 0.25, "O__PG": 0.75},
+        {told.turns[1].state_shown: 1.0},
+    ]
+    if response_format == "world_model":
+        assert silent == told
+    else:
+        assert all(turn.possible_next == {} for turn in silent.turns)
+        assert silent == replace(
+            told, turns=tuple(replace(turn, possible_next={}) for turn in told.turns)
+        )
 
 
 def test_an_early_end_by_chance_leaves_the_whole_plan_in_what_could_have_happened() -> None:

@@ -193,6 +193,14 @@ class NoRules(FrozenLake):
         self.instruction = " "
 
 
+class UnknownTile(FrozenLake):
+    tiles = {**FrozenLake.tiles, "O": "a_hole"}  # noqa: RUF012
+
+
+class LongSymbol(FrozenLake):
+    tiles = {**FrozenLake.tiles, "OO": "hole"}  # noqa: RUF012
+
+
 class NoTextEnv(gymnasium.Env[str, str]):
     observation_space = action_space = TextSpace()
 
@@ -220,6 +228,8 @@ BROKEN = [
     (RendersNothing, {}, "ansi is a text, not None"),
     (NarrowSpace, {}, "use envs.base.TextSpace"),
     (NoRules, {}, "instruction holds the rules"),
+    (UnknownTile, {}, r"'a_hole' \('O'\) is none"),
+    (LongSymbol, {}, "symbols of one character, not 'OO'"),
     (NoTextEnv, {}, "NoTextEnv is not a TextEnv"),
 ]
 

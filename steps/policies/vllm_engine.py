@@ -1,0 +1,366 @@
+"""The `vllm` policy: episodes answered by vLLM's offline engine, each in its own time.
+
+The one file that imports vllm. Token ids go in, those of `encode_prompts` as for every engine,
+and token ids come out; the text is decoded here, as in the `hf` policy. The engine computes in a
+process of its own, so the games are stepped, and the next prompts made, while it writes other
+answers. It keeps the KV cache of what it has read: the history of a conversation is not computed
+twice.
+
+1. An answer has its request's seed. vLLM draws other numbers from it than the `hf` policy, so the
+   two agree in distribution, and token for token only when greedy. Rounding depends on the batch,
+   as everywhere: a draw on the boundary between two tokens may go either way.
+2. Log-probabilities are of the distribution at the sampling temperature. vLLM can't tell them
+   where part of it was cut away, by top-p or a grammar: there they are None.
+3. Constrained answers follow the same grammar as in `hf`; `steps.policies.endings` brings those
+   that are broken off to their end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling
+from steps.agent.rollout import mix_seed
+from steps.errors import ModelError
+from steps.policies.encoding import decode_rows
+from steps.policies.endings import Answer, Part
+from steps.policies.engines import check_vllm
+from steps.policies.hf import (
+    answer_guide,
+    context_length,
+    load_tokenizer,
+    render_prompts,
+    stop_token_ids,
+)
+from steps.policies.model_directory import check_model
+from steps.policies.segments import Segments
+
+if TYPE_CHECKING:
+    from steps.policies.base import PolicySpec
+    from steps.policies.constrained import AnswerGuide
+
+ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",  # nothing is reported to anyone
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process may have touched the GPU already
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it has no seeds for single requests
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+"""What vLLM takes from the environment alone, where it isn't set already."""
+FORBID = -100.0
+"""The bias at which vLLM leaves a token out; it takes no lower one."""
+CPU_BATCH_TOKENS = 4096
+"""Tokens of a step there; more only make a step longer."""
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""For which vLLM has kernels."""
+
+
+@dataclass
+class Asked:
+    """A request that the engine works on."""
+
+    key: int
+    prompt: list[int]
+    seed: int
+    sampling: Sampling
+    room: int
+    """Most tokens of the answer."""
+    answer: Answer | None = None
+    """How a constrained answer goes on."""
+
+
+class VLLMPolicy:
+    """A vLLM engine as a policy, for whole batches or request by request."""
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        llm: Any,
+        tokenizer: Any,
+        *,
+        max_model_len: int,
+        max_running: int = 1024,
+        guide: AnswerGuide | None = None,
+        adapter_dir: str = "",
+    ) -> None:
+        """`llm` is a `vllm.LLM`; it is shut down by `close`."""
+        self.llm = llm
+        self.tokenizer = tokenizer
+        self.max_model_len = max_model_len
+        self.max_running = max_running
+        self.guide = guide
+        self.stop_ids = stop_token_ids(tokenizer)
+        self._library = _library()
+        self._adapter = _adapter(self._library, adapter_dir)
+        self._segments = Segments(tokenizer)
+        self._asked: dict[str, Asked] = {}
+        self._done: list[tuple[int, Completion]] = []
+        self._count = 0
+        self._never = _never_written(guide, tokenizer)
+
+    @classmethod
+    def from_spec(cls, spec: PolicySpec) -> VLLMPolicy:
+        """Start an engine for what `spec.model_dir` holds; half a minute and more."""
+        check_vllm(spec.device)
+        check_model(spec.model_dir)
+        source: Any = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
+        tokenizer = load_tokenizer(spec.model_dir, **source)
+        length = context_length(spec.model_dir, spec.max_model_len, **source)
+        guide = answer_guide(tokenizer, spec) if spec.constrained else None
+        try:
+            llm = _library().LLM(**engine_arguments(spec, length))
+        except (ValueError, RuntimeError) as error:
+            raise ModelError(
+                f"vLLM can't start with {spec.model_dir!r} ({_last_line(error)}); what it says "
+                "above tells why. Lower generation.gpu_memory_utilization where another process "
+                "holds the GPU's memory, or set generation.engine=hf."
+            ) from error
+        return cls(
+            llm,
+            tokenizer,
+            max_model_len=length,
+            max_running=spec.max_batch,
+            guide=guide,
+            adapter_dir=spec.adapter_dir,
+        )
+
+    def complete(self, requests: Sequence[PolicyRequest], sampling: Sampling) -> list[Completion]:
+        """One completion a request, in order; a request with an answer leaves the batch at once."""
+        assert not self._asked and not self._done, "answers of another call are not taken yet"
+        done: dict[int, Completion] = {}
+        try:
+            for key, request in enumerate(requests):
+                self.submit(key, request, sampling)
+            while len(done) < len(requests):
+                done.update(self.poll())
+        finally:
+            self.abort()
+        return [done[key] for key in range(len(requests))]
+
+    def submit(self, key: int, request: PolicyRequest, sampling: Sampling) -> None:
+        """Hand the request to the engine; a prompt that leaves no room is answered as CONTEXT.
+
+        With a guide, room is what a well-formed answer needs. Raises `ConfigError` where
+        `max_new_tokens` are too few for one.
+        """
+        (prompt,) = self._segments.encode(render_prompts(self.tokenizer, [request.messages]))
+        needed = 1
+        if self.guide is not None:
+            needed = self.guide.min_tokens(request, sampling.max_new_tokens)
+        if len(prompt) + needed > self.max_model_len:
+            full = FinishReason.CONTEXT
+            self._done.append(
+                (key, Completion(text="", prompt_ids=tuple(prompt), finish_reason=full))
+            )
+            return
+        room = min(sampling.max_new_tokens, self.max_model_len - len(prompt))
+        asked = Asked(key, prompt, request.seed, sampling, self._limit(request, room))
+        if self.guide is None:
+            self._add(asked, prompt, asked.room, grammar="")
+        else:
+            asked.answer = Answer(self.guide, request, asked.room)
+            self._go_on(asked, asked.answer.first())
+
+    def poll(self) -> list[tuple[int, Completion]]:
+        """The answers that are finished, once there is one; none where nothing is asked."""
+        while not self._done and self._asked:
+            for output in self.llm.llm_engine.step():
+                if output.finished:
+                    self._take(self._asked.pop(output.request_id), output.outputs[0])
+        done, self._done = self._done, []
+        return done
+
+    def abort(self) -> None:
+        """Forget what is asked and what is answered."""
+        if self._asked:
+            self.llm.llm_engine.abort_request(list(self._asked))
+        self._asked.clear()
+        self._done.clear()
+
+    def close(self) -> None:
+        """End the engine's processes and give back its memory; the policy answers no more."""
+        self.abort()
+        self.llm.llm_engine.engine_core.shutdown()
+
+    def _limit(self, request: PolicyRequest, room: int) -> int:
+        """Most tokens of this answer; benchmarks ask for less."""
+        del request
+        return room
+
+    def _params(self, asked: Asked, max_tokens: int, grammar: str) -> Any:
+        """vLLM's `SamplingParams`; the ends of a turn are ours, never a generation config's."""
+        sampling = asked.sampling
+        tells = not grammar and (sampling.top_p == 1 or sampling.temperature == 0)
+        structured = self._library.StructuredOutputsParams(grammar=grammar) if grammar else None
+        return self._library.SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=asked.seed if sampling.temperature > 0 else None,
+            max_tokens=max_tokens,
+            stop_token_ids=self.stop_ids,
+            ignore_eos=not grammar,
+            logprobs=0 if tells else None,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=self._library.RequestOutputKind.FINAL_ONLY,
+            structured_outputs=structured,
+            logit_bias=dict.fromkeys(self._never, FORBID) if grammar and self._never else None,
+            skip_clone=True,
+        )
+
+    def _add(self, asked: Asked, prompt: Sequence[int], max_tokens: int, *, grammar: str) -> None:
+        self._count += 1
+        name = str(self._count)
+        self._asked[name] = asked
+        self.llm.llm_engine.add_request(
+            name,
+            self._library.tokens_input(list(prompt)),
+            self._params(asked, max_tokens, grammar),
+            lora_request=self._adapter,
+        )
+
+    def _go_on(self, asked: Asked, part: Part | None) -> None:
+        """Have the next part of a constrained answer written, or hand the whole out."""
+        assert asked.answer is not None
+        tokens = asked.answer.tokens
+        if part is None:
+            self._finish(asked, tokens, None, is_whole=True)
+        else:
+            if tokens:  # the numbers of the first part would be drawn once more
+                asked.seed = mix_seed(asked.seed, len(tokens))
+            self._add(asked, [*asked.prompt, *tokens], part.max_tokens, grammar=part.grammar)
+
+    def _take(self, asked: Asked, output: Any) -> None:
+        if output.finish_reason not in ("stop", "length"):
+            error = f"vLLM ended the answer with {output.finish_reason!r}"
+            failed = Completion(text="", finish_reason=FinishReason.ERROR, error=error)
+            self._done.append((asked.key, failed))
+            return
+        tokens, is_whole = list(output.token_ids), output.finish_reason == "stop"
+        if asked.answer is None:
+            logprobs = _sampled_logprobs(output.logprobs)
+            self._finish(asked, tokens, logprobs, is_whole=is_whole)
+        else:
+            drawn = tokens[:-1] if is_whole else tokens
+            self._go_on(asked, asked.answer.rest(drawn, is_whole=is_whole))
+
+    def _finish(
+        self,
+        asked: Asked,
+        tokens: list[int],
+        logprobs: tuple[float, ...] | None,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """`is_whole` says that the last token ends the answer; it is no part of the text."""
+        (text,) = decode_rows(self.tokenizer, [tuple(tokens[:-1] if is_whole else tokens)])
+        completion = Completion(
+            text=text,
+            prompt_ids=tuple(asked.prompt),
+            token_ids=tuple(tokens),
+            logprobs=logprobs,
+            finish_reason=FinishReason.STOP if is_whole else FinishReason.LENGTH,
+        )
+        self._done.append((asked.key, completion))
+
+
+def engine_arguments(spec: PolicySpec, max_model_len: int) -> dict[str, Any]:
+    """The arguments of `vllm.LLM`; weights are read from safetensors only."""
+    found: dict[str, Any] = {
+        "model": spec.model_dir,
+        "revision": spec.revision or None,
+        "trust_remote_code": spec.trust_remote_code,
+        "load_format": "safetensors",
+        "generation_config": "vllm",
+        "dtype": spec.dtype,
+        "max_model_len": max_model_len,
+        "max_num_seqs": spec.max_batch,
+        "gpu_memory_utilization": spec.gpu_memory_utilization,
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "enforce_eager": spec.enforce_eager,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "structured_outputs_config": {"backend": "xgrammar"},
+        "seed": 0,
+    }
+    if spec.device == "cpu":
+        # A prompt in pieces makes the CPU build turn its generator back, which it can't.
+        whole = max(max_model_len, CPU_BATCH_TOKENS)
+        found |= {"enable_chunked_prefill": False, "max_num_batched_tokens": whole}
+    if spec.adapter_dir:
+        found |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(spec.adapter_dir)}
+    return found
+
+
+def _rank(adapter_dir: str) -> int:
+    """The adapter's rank, rounded up to one of `LORA_RANKS`."""
+    try:
+        config = json.loads((Path(adapter_dir) / "adapter_config.json").read_text("utf-8"))
+        rank = max([int(config["r"]), *map(int, config.get("rank_pattern", {}).values())])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{adapter_dir!r} holds no LoRA adapter ({error!r} in adapter_config.json): give a "
+            "directory that PEFT's save_pretrained wrote."
+        ) from error
+    return next((each for each in LORA_RANKS if each >= rank), rank)
+
+
+def _adapter(library: Library, adapter_dir: str) -> Any:
+    if not adapter_dir:
+        return None
+    return library.LoRARequest("adapter", 1, str(Path(adapter_dir).resolve()))
+
+
+def _never_written(guide: AnswerGuide | None, tokenizer: Any) -> list[int]:
+    """Tokens that the grammar would take for text: special ones, and an end that isn't `eos`."""
+    if guide is None:
+        return []
+    end = guide.vocabulary.end_id
+    return [*guide.vocabulary.banned, *([end] if end != tokenizer.eos_token_id else [])]
+
+
+def _sampled_logprobs(found: Any) -> tuple[float, ...] | None:
+    """Of the sampled tokens: the first entry of each place in vLLM's flat form."""
+    if found is None:
+        return None
+    return tuple(found.logprobs[start] for start in found.start_indices)
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+@dataclass(frozen=True)
+class Library:
+    """The names that are used of vllm."""
+
+    LLM: Any
+    LoRARequest: Any
+    RequestOutputKind: Any
+    SamplingParams: Any
+    StructuredOutputsParams: Any
+    tokens_input: Any
+
+
+def _library() -> Library:
+    """Import vllm, some ten seconds; the environment counts at the first import alone."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import vllm
+    from vllm.inputs import tokens_input
+    from vllm.lora.request import LoRARequest
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    return Library(
+        vllm.LLM,
+        LoRARequest,
+        RequestOutputKind,
+        vllm.SamplingParams,
+        StructuredOutputsParams,
+        tokens_input,
+    )
