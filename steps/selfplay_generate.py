@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,25 @@ from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_epis
 from steps.errors import ConfigError, StageError
 from steps.policies.base import PolicySpec, make_policy
 from steps.report import transcripts
-from steps.settings import BASELINES, cores, env_factory, one_of, policy_spec, rollout_settings
-from steps.storage import TrajectoryWriter
+from steps.settings import (
+    BASELINES,
+    cores,
+    env_factory,
+    one_of,
+    policy_spec,
+    rollout_settings,
+    training_seed,
+)
+from steps.storage import TrajectoryWriter, directory_digest, json_digest
+from steps.storage.batches import Batch, Batches, BatchStore
 from steps.tracking import Tracker
 
 FILE = "trajectories.parquet"
 SPLIT = "sft"
 POLICIES = ("auto", "model", *BASELINES)
 STATES = ("truth", "self_belief")
+SECTIONS = ("seed", "env", "model", "prompt", "sampling", "generation", "selfplay")
+"""Settings that an episode depends on, besides who plays it."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,40 +59,63 @@ def selfplay_generate(
     out_dir: Path,
     round_index: int = 1,
     tracker: Tracker,
+    batches: BatchStore | None = None,
 ) -> dict[str, Any]:
     """Play `env_groups` x `group_size` episodes in each of `batches`, and store them.
 
     `model_dir` is the model that plays (empty: the configuration's own); the first round of a
-    model from scratch needs none. Each batch is on disk when it ends, and a killed stage leaves
-    what it has (`storage.recover_trajectories`); the same call again begins anew, in its place.
-    Returns plain values: counts, rates, and three transcripts. Raises `ConfigError` before anything
-    is played.
+    model from scratch needs none. Each batch goes to the store `batches` when it ends, and a call
+    that finds some there plays only the others; the file is the same, byte for byte, as if nothing
+    had come between. Returns plain values: counts, rates, and three transcripts; `seconds` are
+    those of playing, whenever that was. Raises `ConfigError` before anything is played.
     """
     spec = player(config, model_dir, round_index)
     settings = rollout_settings(config, splice=_takes_truth(config, spec), selfplay=True)
-    started = time.monotonic()
     specs = episode_specs(config, round_index)
+    kept = Batches(batches, fingerprint_of(config, spec, round_index))
     tally = Tally()
-    with TrajectoryWriter(out_dir / FILE, config_digest=conf.digest(config)) as writer:
+    file = TrajectoryWriter(out_dir / FILE, config_digest=conf.digest(config))
+    with _engine(spec), file as writer:
         for index, batch in enumerate(_batches(config, specs)):
-            played = _play(config, batch, spec, settings)
-            writer.write(played)
-            tally.add(played)
-            metrics = tally.metrics(time.monotonic() - started)
-            metrics["selfplay/constrained"] = float(spec.constrained)
+            found = kept.find(index, [(each.env_seed, each.group, each.member) for each in batch])
+            played = found or _timed_play(config, batch, spec, settings)
+            writer.write(played.trajectories)
+            if found is None:
+                kept.keep(index, played)
+            tally.add(played.trajectories, played.seconds)
+            metrics = tally.metrics() | {"selfplay/constrained": float(spec.constrained)}
             tracker.log(metrics, step=index + 1)
-            _log.info("self-play batch %d/%d: %s", index + 1, config.selfplay.batches, tally)
+            how = "" if found is None else " (kept by an earlier attempt)"
+            _log.info("self-play batch %d/%d%s: %s", index + 1, config.selfplay.batches, how, tally)
     tally.check(config)
     return {
         **tally.result(),
         "file": FILE,
+        "env_kwargs": dict(config.env.kwargs),
         "policy": spec.kind if spec.kind in BASELINES else "model",
         "constrained": spec.constrained,
         "states": "truth" if settings.splice else "self_belief",
         "round": round_index,
         "seeds": [specs[0].env_seed, specs[-1].env_seed],
-        "seconds": time.monotonic() - started,
+        "seconds": tally.seconds,
     }
+
+
+def fingerprint_of(config: Config, spec: PolicySpec, round_index: int) -> str:
+    """16 hexadecimal digits that name a round's episodes: settings, and the bytes of the player."""
+    settings = {
+        key: value for key, value in conf.flat(config).items() if key.split(".")[0] in SECTIONS
+    }
+    model = spec.model_dir
+    facts = {
+        "settings": settings,
+        "round": round_index,
+        "player": spec.kind,
+        "model": directory_digest(Path(model)) if model and Path(model).is_dir() else model,
+    }
+    if spec.adapter_dir:
+        facts["adapter"] = directory_digest(Path(spec.adapter_dir))
+    return json_digest(facts)[:16]
 
 
 def player(config: Config, model_dir: str = "", round_index: int = 1) -> PolicySpec:
@@ -102,12 +137,18 @@ def player(config: Config, model_dir: str = "", round_index: int = 1) -> PolicyS
 
 
 def episode_specs(config: Config, round_index: int = 1) -> list[EpisodeSpec]:
-    """The episodes of one round, batch by batch; each round goes on where the last one ended."""
+    """The episodes of one round, batch by batch; each round goes on where the last one ended.
+
+    Which puzzles they are depends on the run's seed.
+    """
     section = config.selfplay
     groups = section.env_groups * section.batches
     try:
         seeds = splits.draw_seeds(
-            env_factory(config), SPLIT, groups * round_index, section.base_seed
+            env_factory(config),
+            SPLIT,
+            groups * round_index,
+            training_seed(config, section.base_seed),
         )[-groups:]
     except EnvironmentConfigError as error:
         raise ConfigError(f"self-play on {config.env.id}: {error}") from error
@@ -133,11 +174,13 @@ class Tally:
         self.num_well_formed = 0
         self.num_broken = 0
         self.first_error = ""
+        self.seconds = 0.0
         self.puzzles: set[str] = set()
         self._readable: list[Trajectory] = []
 
-    def add(self, played: list[Trajectory]) -> None:
-        """Count a batch."""
+    def add(self, played: list[Trajectory], seconds: float) -> None:
+        """Count a batch that took `seconds` to play."""
+        self.seconds += seconds
         for trajectory in played:
             self.num_trajectories += 1
             self.num_turns += len(trajectory.turns)
@@ -160,14 +203,14 @@ class Tally:
         """Share of turns whose answer is well-formed."""
         return self.num_well_formed / max(1, self.num_turns)
 
-    def metrics(self, seconds: float) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Numbers for the tracker."""
         return {
             "selfplay/trajectories": self.num_trajectories,
             "selfplay/turns": self.num_turns,
             "selfplay/success_rate": self.success_rate,
             "selfplay/format_rate": self.format_rate,
-            "selfplay/turns_per_second": self.num_turns / max(seconds, 1e-9),
+            "selfplay/turns_per_second": self.num_turns / max(self.seconds, 1e-9),
         }
 
     def check(self, config: Config) -> None:
@@ -206,6 +249,23 @@ def _takes_truth(config: Config, spec: PolicySpec) -> bool:
 def _batches(config: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:
     size = config.selfplay.env_groups * config.selfplay.group_size
     return (specs[start : start + size] for start in range(0, len(specs), size))
+
+
+def _engine(spec: PolicySpec) -> AbstractContextManager[None]:
+    """A model's engine goes on from batch to batch."""
+    if spec.kind in BASELINES:
+        return nullcontext()
+    from steps.policies.parallel import kept_engine  # brings torch
+
+    return kept_engine()
+
+
+def _timed_play(
+    config: Config, specs: list[EpisodeSpec], spec: PolicySpec, settings: RolloutSettings
+) -> Batch:
+    began = time.monotonic()
+    played = _play(config, specs, spec, settings)
+    return Batch(trajectories=played, seconds=time.monotonic() - began)
 
 
 def _play(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ import pytest
 from conf.schema import Config
 from steps import tracking
 from steps.errors import ConfigError
+from steps.tracking import trackers
 from steps.tracking.feed import Job, feed
 from steps.tracking.progress import Progress
 from steps.tracking.spool import read_state, state_path, target_of
@@ -390,7 +392,7 @@ def test_an_unreachable_server_neither_stops_nor_slows_training(
             tracker.log({"loss": 1.0 / (step + 1)}, step)
         assert time.monotonic() - started < 2.0
         started = time.monotonic()
-    assert time.monotonic() - started < tracking.CLOSE_WAIT_S + 2.0
+    assert time.monotonic() - started < trackers.CLOSE_WAIT_S + 2.0
     assert len(tracking.read_metrics(tmp_path / "out" / "metrics.jsonl")) == 200
     warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 1
@@ -401,7 +403,7 @@ def test_an_unreachable_server_neither_stops_nor_slows_training(
 def test_a_flow_goes_on_without_a_parent_run(
     away: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert tracking.start_parent_run(away, "SPAFlow/1") == ""
+    assert re.fullmatch("key:[0-9a-f]{32}", tracking.start_parent_run(away, "SPAFlow/1"))
     assert "the run goes on" in caplog.text
     tracking.finish_parent_run(away, "")
 
@@ -431,7 +433,7 @@ def test_a_server_that_never_answers_is_waited_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_process: list[Path]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tracking, "CLOSE_WAIT_S", 0.5)
+    monkeypatch.setattr(trackers, "CLOSE_WAIT_S", 0.5)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()

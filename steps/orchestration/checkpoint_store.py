@@ -1,8 +1,9 @@
 """A stage's checkpoints in Metaflow's datastore: found again on retry and on `resume`.
 
 Kept by run, branch, stage and fingerprint. A retry looks in its own run; a resumed run looks in
-itself, then in the run it was resumed from, and so on back. A new run never finds another's.
-Damaged or half-written checkpoints are passed over for the one before.
+itself, then in the run it was resumed from, and so on back; a new one in those that began the same
+work. Of all that are found the one of the highest step counts, whatever the clock said when it was
+written. Damaged or half-written checkpoints are passed over for the one before.
 """
 
 from __future__ import annotations
@@ -10,57 +11,114 @@ from __future__ import annotations
 import io
 import json
 import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from steps.errors import CheckpointError, DataError
 from steps.orchestration.directory_store import ROOT, DirectoryStore
 
 KEEP_LAST = 2
+JOURNAL = "metrics_so_far.jsonl"
 _PREFIX = "step_"
 _log = logging.getLogger(__name__)
+
+
+class Journal(Protocol):
+    """The metrics that a stage has logged so far, which its checkpoints carry along."""
+
+    path: Path
+
+    def restore(self, earlier: Path) -> None:
+        """Go on from an earlier attempt's file."""
 
 
 class MetaflowCheckpoints:
     """The `CheckpointStore` of one stage of one branch.
 
-    `roots` are the keys where checkpoints lie: this run's first, then those of its origins.
+    `roots` are the keys where checkpoints lie: this run's first, then those of its origins. The
+    `journal` is kept with each checkpoint and goes on from the one that is found.
     """
 
     def __init__(
-        self, store: DirectoryStore, *, roots: Sequence[str], keep_last: int = KEEP_LAST
+        self,
+        store: DirectoryStore,
+        *,
+        roots: Sequence[str],
+        keep_last: int = KEEP_LAST,
+        journal: Journal | None = None,
     ) -> None:
         self.store = store
         self.roots = list(roots)
         self.keep_last = keep_last
+        self.journal = journal
 
-    def save(self, directory: Path, *, step: int, fingerprint: str) -> None:
-        """Keep a copy of `directory` as the checkpoint of `step`, and prune older ones."""
+    def save(
+        self, directory: Path, *, step: int, fingerprint: str, best: int | None = None
+    ) -> None:
+        """Keep a copy of `directory` as the checkpoint of `step`, and prune older ones.
+
+        The last `keep_last` stay and, beside them, that of step `best`.
+        """
         root = f"{self.roots[0]}/{fingerprint}"
         name = f"{_PREFIX}{step:08d}"
+        if self.journal is not None and self.journal.path.exists():
+            shutil.copyfile(self.journal.path, directory / JOURNAL)
         self.store.put(directory, f"{root}/{name}", step=step, fingerprint=fingerprint)
         for old in self._names(root)[: -self.keep_last]:
-            self.store.discard(f"{root}/{old}")
+            if old != f"{_PREFIX}{best or 0:08d}":
+                self.store.discard(f"{root}/{old}")
 
     def newest(self, fingerprint: str) -> tuple[int, Path] | None:
-        """Step and directory of the newest whole checkpoint; None where there never was one.
+        """Step and directory of the whole checkpoint that got furthest; None where there is none.
 
         Raises `CheckpointError` where there are some and all are damaged.
         """
         faults: list[str] = []
-        for root in (f"{root}/{fingerprint}" for root in self.roots):
-            for name in reversed(self._names(root)):
-                try:
-                    return int(name.removeprefix(_PREFIX)), self.store.get(f"{root}/{name}")
-                except DataError as error:
-                    faults.append(str(error))
-                    _log.warning("checkpoint %s is passed over: %s", name, error)
+        for name, root in self._found(fingerprint):
+            try:
+                found = self._open(root, fingerprint, name)
+                if self.journal is not None and (found / JOURNAL).exists():
+                    self.journal.restore(found / JOURNAL)
+                step = int(name.removeprefix(_PREFIX))
+                _log.info("going on from the checkpoint of step %d", step)
+                return step, found
+            except DataError as error:
+                faults.append(str(error))
+                _log.warning("checkpoint %s is passed over: %s", name, error)
         if faults:
+            roots = dict.fromkeys(root for _, root in self._found(fingerprint))
+            places = ", ".join(self.store.transport.full_uri(f"{r}/{fingerprint}") for r in roots)
             raise CheckpointError(
                 f"all {len(faults)} checkpoints of this stage are damaged; the newest: {faults[0]} "
-                "Remove them to train from the start."
+                f"Remove {places} to train from the start."
             )
         return None
+
+    def at(self, step: int, fingerprint: str) -> Path | None:
+        """The whole checkpoint of one step, this run's or one that it goes on from; else None."""
+        wanted = f"{_PREFIX}{step:08d}"
+        for name, root in self._found(fingerprint):
+            try:
+                if name == wanted:
+                    return self._open(root, fingerprint, name)
+            except DataError as error:
+                _log.warning("checkpoint %s is passed over: %s", name, error)
+        return None
+
+    def _found(self, fingerprint: str) -> list[tuple[str, str]]:
+        """Name and root of each checkpoint, the highest step first; of equals our own."""
+        found = [
+            (name, root) for root in self.roots for name in self._names(f"{root}/{fingerprint}")
+        ]
+        return sorted(found, key=lambda each: each[0], reverse=True)
+
+    def _open(self, root: str, fingerprint: str, name: str) -> Path:
+        key = f"{fingerprint}/{name}"
+        if root == self.roots[0]:
+            return self.store.get(f"{root}/{key}")
+        return self.store.adopt(f"{root}/{key}", f"{self.roots[0]}/{key}")
 
     def _names(self, root: str) -> list[str]:
         return [name for name in self.store.names(root) if name.startswith(_PREFIX)]

@@ -84,6 +84,31 @@ class DirectoryStore:
             )
         return path
 
+    def adopt(self, key: str, own_key: str) -> Path:
+        """The checked directory under `key` of another run, which may prune it at any moment.
+
+        On a local datastore it becomes ours first, under `own_key`: linked file by file, or copied
+        where links aren't possible. Raises `DataError` as `get` does, or where it has gone.
+        """
+        if not self.is_local:
+            return self.get(key)
+        source, target = self._home(key), self._home(own_key)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            for name in [*storage.read_json(source / storage.MANIFEST)["files"], storage.MANIFEST]:
+                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                _link(source / name, temporary / name)
+            storage.check_manifest(temporary)
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.rename(target)
+        except FileNotFoundError as error:
+            raise DataError(f"{error.filename} has gone while it was read.") from error
+        except DataError as error:
+            raise DataError(str(error).replace(str(temporary), str(source))) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return target
+
     def names(self, key: str) -> list[str]:
         """Names of the folders under `key`, sorted."""
         found = self.transport.list_content([key])
@@ -103,10 +128,13 @@ class DirectoryStore:
             return storage.write_manifest(directory, **facts)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(directory, temporary)
-        manifest = storage.write_manifest(temporary, **facts)
-        shutil.rmtree(target, ignore_errors=True)
-        temporary.rename(target)
+        try:
+            shutil.copytree(directory, temporary)
+            manifest = storage.write_manifest(temporary, **facts)
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.rename(target)
+        finally:  # on a full disk half a copy would take the room that is left
+            shutil.rmtree(temporary, ignore_errors=True)
         return manifest
 
     def _send(self, directory: Path, key: str, names: list[str]) -> None:
@@ -128,3 +156,13 @@ class DirectoryStore:
                     place = target / path.removeprefix(f"{key}/")
                     place.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(local, place)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link, since kept files are replaced and never changed; else a copy."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)

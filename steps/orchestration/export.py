@@ -67,9 +67,11 @@ def _results(run: Any, step: str, artifact: str) -> list[tuple[str, Any]]:
 
 
 def _seconds(run: Any) -> float | None:
+    """By the clock; None for a run that isn't finished, or in which the clock was set back."""
     if run.finished_at is None:
         return None
-    return float((run.finished_at - run.created_at).total_seconds())
+    seconds = float((run.finished_at - run.created_at).total_seconds())
+    return seconds if seconds >= 0 else None
 
 
 def main() -> None:

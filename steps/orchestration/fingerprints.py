@@ -23,7 +23,7 @@ import ast
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,13 +44,15 @@ SETTINGS = {
     "filter_format": ("filter", "sft.state_loss"),
     "sft_train": (
         "sft", "ppo.base_seed", "ppo.probe_samples", "ppo.probe_pass_k", "evaluation.bootstrap",
-        "evaluation.confidence", "evaluation.teacher_forced_puzzles",
+        "evaluation.confidence", "evaluation.teacher_forced_puzzles", "verl.overrides",
     ),
-    "ppo_train": ("ppo",),
+    "ppo_train": ("ppo", "verl.max_failed_share"),
     "evaluate": ("evaluation",),
 }  # fmt: skip
 """Stage -> sections and keys that it reads besides those of the stages before it."""
 LIBRARIES = ("gymnasium", "numpy", "tokenizers", "torch", "transformers")
+BY_VERL = ("verl", "vllm")
+"""That change the results of a stage which verl trains."""
 SILENT = ("steps.report", "steps.tracking", "steps.orchestration", "envs.tiles", "envs.testing")
 """Packages and modules whose code changes no result. What `envs` itself registers is in `world`."""
 NAMES = ("model.name", "model.path", "model.revision")
@@ -66,7 +68,7 @@ def parts_of(stage: str, config: Config, *, before: str) -> Parts:
         "settings": settings_of(stage, config),
         "world": world_of(config),
         "code": code_of(stage, config.env.id),
-        "versions": versions(),
+        "versions": versions(_libraries(stage, config)),
         "model": model_of(config),
         "input": before,
     }
@@ -101,10 +103,21 @@ def model_of(config: Config) -> str:
     return f"{path}@{config.model.revision or 'main'}" if path else ""
 
 
-def versions() -> dict[str, str]:
+def _libraries(stage: str, config: Config) -> tuple[str, ...]:
+    backends = {"sft_train": config.sft.backend, "ppo_train": config.ppo.backend}
+    if backends.get(stage) == "verl":
+        return (*LIBRARIES, *BY_VERL)
+    engine = config.generation.engine
+    may_be_vllm = engine == "vllm" or (engine == "auto" and not config.model.from_scratch)
+    if may_be_vllm and stage in ("selfplay_generate", "evaluate"):
+        return (*LIBRARIES, "vllm")
+    return LIBRARIES
+
+
+def versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
     """Versions without their build tags: a CPU build computes what a CUDA build does."""
     found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    for name in LIBRARIES:
+    for name in libraries:
         try:
             found[name] = version(name).partition("+")[0]
         except PackageNotFoundError:

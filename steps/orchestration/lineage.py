@@ -46,7 +46,7 @@ class Lineage:
         yield f"{self.exported['run']}, {'finished' if self.exported['finished'] else 'unfinished'}"
         data = self.run["start"].task.data
         if getattr(data, "tracking_run", ""):
-            yield f"MLflow run {data.tracking_run}"
+            yield f"MLflow run {_named(data.tracking_run)}"
         for env_id, stages in self.exported["environments"].items():
             yield from self._environment(env_id, stages)
         yield f"{len(self.faults)} fault(s)" if self.faults else "everything is there and unchanged"
@@ -69,6 +69,8 @@ class Lineage:
         key = getattr(task.data, "fingerprint", "")
         yield f"  {step}: {_said(step, result)}"
         yield f"    task {task.pathspec}" + (f", reused from {hit}" if hit else "")
+        if getattr(task.data, "mlflow_run", ""):
+            yield f"    MLflow run {_named(task.data.mlflow_run)}"
         if key:
             yield f"    fingerprint {key[:_SHORT]}"
         if "taken_from" in result:
@@ -104,6 +106,14 @@ class Lineage:
         if entry is not None:
             versions = ", ".join(f"{name} {each}" for name, each in entry.parts["versions"].items())
             yield f"    computed with {versions}"
+
+
+def _named(tracking_run: str) -> str:
+    """An MLflow run's id; where the server was away or slow, the tag by which it has the run."""
+    kind, mark, key = tracking_run.partition("key:")
+    if kind or not mark:
+        return tracking_run
+    return f"with the tag spa.key={key} (`python -m steps.tracking sync` sends what still waits)"
 
 
 def _said(step: str, result: Mapping[str, Any]) -> str:

@@ -21,9 +21,11 @@ from metaflow.exception import METAFLOW_EXIT_DISALLOW_RETRY
 
 from conf.errors import ConfigError as ConfError
 from conf.schema import Config
-from steps.errors import SPAError
+from steps import storage
+from steps.errors import DataError, SPAError, StorageError
 from steps.orchestration import fingerprints
-from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage
+from steps.orchestration.batch_store import MetaflowBatches
+from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage, run_root
 from steps.orchestration.directory_store import DirectoryStore
 from steps.orchestration.runs import RETRIES, set_logging
 from steps.orchestration.stage_cache import StageCache
@@ -53,6 +55,8 @@ class Stage:
     key: str
     store: DirectoryStore
     checkpoints: MetaflowCheckpoints
+    batches: MetaflowBatches
+    """Of episodes that this stage plays to learn from."""
     tracker: Any
     """A `steps.tracking.Tracker`, which `keep` closes."""
     parts: fingerprints.Parts
@@ -83,6 +87,7 @@ class Stage:
             )
             self.tracker.log({"cache/hit": 1.0, "cache/saved_seconds": known.seconds}, 0)
             self.tracker.close()
+            self.batches.discard()  # of a run that was killed when its result was just kept
             return Settled(known.result, key, known.task, known.seconds)
         began = time.monotonic()
         if self.cache:
@@ -98,6 +103,7 @@ class Stage:
                 seconds=seconds,
                 result=result,
             )
+        self.batches.discard()
         return Settled(result, key, None, seconds)
 
     def keep(self, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,9 +114,18 @@ class Stage:
         return {**plain, "directory": self.store.put(self.out_dir, self.key, stage=self.name)}
 
     def fetch(self, result: Mapping[str, Any]) -> Path:
-        """The directory that an earlier stage kept, checked."""
+        """The directory that an earlier stage kept, checked.
+
+        Raises `DataError` where it isn't what was kept, with the words that make it anew.
+        """
         reference = result["directory"]
-        return self.store.get(reference["key"], reference["digest"])
+        try:
+            return self.store.get(reference["key"], reference["digest"])
+        except DataError as error:
+            step = reference["key"].split("/")[-2]
+            raise DataError(
+                f"{error} `resume {step} --origin-run-id {current.run_id}` computes it anew."
+            ) from error
 
 
 @contextmanager
@@ -127,18 +142,18 @@ def open_stage(
     # Metaflow offers a task no public way to its storage.
     store = DirectoryStore(flow._datastore._storage_impl, scratch)
     branch = branch_name(config.env.id)
-    roots = lineage(store, current.flow_name, current.run_id, current.origin_run_id)
-    key = f"{roots[0]}/{branch}/{name}/attempt_{current.retry_count}"
-    place = f"{branch}/{name}/checkpoints"
-    out_dir = store.workspace(key)
+    root = run_root(current.flow_name, current.run_id)
+    key = f"{root}/{branch}/{name}/attempt_{current.retry_count}"
     mode = flow.settings["request"]["cache"]
     cache = None if mode == "off" else StageCache(store)
-    try:
+    with _accounted_for(flow, config, name, store, key):
+        roots = lineage(store, current.flow_name, current.run_id, current.origin_run_id)
+        out_dir = store.workspace(key)
         parts = fingerprints.parts_of(name, config, before=getattr(flow, "fingerprint", ""))
-        places = [f"{root}/{place}" for root in roots]
+        work = fingerprints.fingerprint(parts)
+        places = [f"{root}/{branch}/{name}/checkpoints" for root in roots]
         if cache is not None and mode == "auto":
-            begun = cache.begun(name, fingerprints.fingerprint(parts))
-            places += [root for root in begun if root not in places]
+            places += [root for root in cache.begun(name, work) if root not in places]
         with open_tracker(directory=out_dir) as tracker:
             yield Stage(
                 config=config,
@@ -146,27 +161,45 @@ def open_stage(
                 out_dir=out_dir,
                 key=key,
                 store=store,
-                checkpoints=MetaflowCheckpoints(store, roots=places),
+                checkpoints=MetaflowCheckpoints(
+                    store,
+                    roots=places,
+                    keep_last=config.checkpoints.keep_last,
+                    journal=tracker,
+                ),
+                batches=MetaflowBatches(store, roots=places, work=work),
                 tracker=tracker,
                 parts=parts,
                 cache=cache,
                 may_reuse=mode == "auto",
             )
-    except (SPAError, ConfError) as error:
-        if config.log_level == "debug":
+
+
+@contextmanager
+def _accounted_for(
+    flow: Any, config: Config, name: str, store: DirectoryStore, key: str
+) -> Iterator[None]:
+    """Tell what the user can mend from a defect, say it, and end the task or note the failure."""
+    try:
+        yield
+    except Exception as error:
+        known = error if isinstance(error, SPAError | ConfError) else None
+        if known is None:
+            known = storage.refused(error, Path(store.transport.full_uri("")))
+        if isinstance(known, StorageError):
+            store.discard(key)  # what is half written takes the room that Metaflow needs
+        if known is None and (not _has_company(flow) or current.retry_count < RETRIES):
+            raise
+        if known is None or config.log_level == "debug":
             traceback.print_exc()
-        said = f"{type(error).__name__}: {error}"
-        sys.stderr.write(f"{config.env.id}, {name}: {said}\n")
+        said = f"{type(known or error).__name__}: {known or error}"
+        if known is not None:
+            sys.stderr.write(f"{config.env.id}, {name}: {said}\n")
         if not _has_company(flow):
             sys.exit(METAFLOW_EXIT_DISALLOW_RETRY)
         flow.failure = {"step": name, "error": said}
-    except Exception as error:
-        if not _has_company(flow) or current.retry_count < RETRIES:
-            raise
-        traceback.print_exc()
-        flow.failure = {"step": name, "error": f"{type(error).__name__}: {error}"}
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(store.scratch, ignore_errors=True)
 
 
 def _has_company(flow: Any) -> bool:

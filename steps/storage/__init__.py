@@ -36,6 +36,7 @@ from steps.storage.digests import (
     replacing,
     write_manifest,
 )
+from steps.storage.refused import refused
 from steps.storage.schemas import (
     EXAMPLES,
     TRAJECTORIES,
@@ -65,6 +66,7 @@ __all__ = [
     "read_metadata",
     "read_trajectories",
     "recover_trajectories",
+    "refused",
     "write_examples",
     "write_manifest",
     "write_trajectories",

@@ -1,23 +1,22 @@
-"""The process that sends spool files to MLflow: the only place that imports it, and late.
+"""The process that sends spool files to MLflow.
 
 It runs at low priority, leaves when nothing has come for a while, and survives the stage that
-started it. Delivery is at least once: after a kill a batch may be sent again. A failed attempt is
-repeated with growing pauses; a file to which nobody has written for a minute then waits for the
-next feeding process.
+started it. A failed attempt is repeated with growing pauses, whatever the answer was; a file to
+which nobody has written for a minute then waits for the next feeding process, or for `sync`. A run
+that the server has lost is made again, from the first line of the file.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from steps.tracking.spool import feeder_lock, read_state, state_path, write_state
+from steps.tracking.store import RunGoneError, Store, first_line
 
 POLL_S = 0.25
 LINGER_S = 15.0
@@ -26,14 +25,8 @@ MAX_PAUSE_S = 30.0
 GIVE_UP_S = 60.0
 FORGOTTEN_S = 24 * 3600.0
 """A file whose writer has been silent this long counts as left behind: process ids are reused."""
+OPEN = "a process still writes to it"
 _MAX_BYTES = 1 << 20
-_MAX_METRICS = 1000
-_MAX_PARAMS = 100
-_MAX_PARAM_CHARS = 5000
-_NOT_IN_KEYS = re.compile(r"[^\w\-./: ]")
-_BAD_VALUE = "INVALID_PARAMETER_VALUE"
-_REFUSED = (_BAD_VALUE, "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
-"""Answers that another attempt won't change."""
 
 
 def feed(spool: Path, *, linger_s: float = LINGER_S, niceness: int = 0) -> None:
@@ -41,26 +34,70 @@ def feed(spool: Path, *, linger_s: float = LINGER_S, niceness: int = 0) -> None:
 
     The first round runs at full priority: a run waits for the id that it brings.
     """
-    with feeder_lock(spool) as is_ours:
-        if not is_ours:
-            return
-        stores: dict[str, Store] = {}
-        jobs: dict[Path, Job] = {}
-        last_work = time.monotonic()
-        while spool.is_dir():
-            jobs = {path: jobs.get(path) or Job(path, stores) for path in _files(spool)}
-            if sum(job.advance() for job in jobs.values()):
-                last_work = time.monotonic()
-            elif time.monotonic() - last_work >= linger_s:
+    seen: set[Path] = set()
+    while True:
+        with feeder_lock(spool) as is_ours:
+            if not is_ours:
                 return
-            if jobs and niceness:
-                os.nice(niceness)
-                niceness = 0
-            time.sleep(POLL_S)
+            _sweep(spool)
+            seen = _feed(spool, linger_s, niceness)
+        # A file that came while we were leaving: its writer saw us at work.
+        if not set(_files(spool)) - seen:
+            return
+
+
+def _feed(spool: Path, linger_s: float, niceness: int) -> set[Path]:
+    """Send until there is nothing to do; returns the files that were looked at last."""
+    stores: dict[str, Store] = {}
+    jobs: dict[Path, Job] = {}
+    last_work = time.monotonic()
+    while spool.is_dir():
+        jobs = {path: jobs.get(path) or Job(path, stores) for path in _files(spool)}
+        is_open = sum(job.advance() for job in jobs.values()) > 0
+        if is_open or not all(path.exists() for path in jobs):  # one that is gone was sent
+            last_work = time.monotonic()
+        elif time.monotonic() - last_work >= linger_s:
+            break
+        if jobs and niceness:
+            os.nice(niceness)
+            niceness = 0
+        time.sleep(POLL_S)
+    return set(jobs)
+
+
+def drain(path: Path, stores: dict[str, Store]) -> str:
+    """Send all that a file holds now; why it stays (`OPEN`, or an error), or "" once it is sent."""
+    job = Job(path, stores)
+    while True:
+        before = job.offset
+        try:
+            if not job.send():
+                return ""
+        except FileNotFoundError:
+            return ""
+        except Exception as error:
+            return first_line(error)
+        if job.offset == before:
+            return OPEN
 
 
 def _files(spool: Path) -> list[Path]:
     return sorted(spool.glob("*.jsonl"))
+
+
+def _sweep(spool: Path) -> None:
+    """Remove states whose file is sent and whose writer was killed before it read them."""
+    for path in spool.glob("*.state"):
+        if not path.with_suffix(".jsonl").exists() and _age(path) > FORGOTTEN_S:
+            path.unlink(missing_ok=True)
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was written to; none for one that is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 class Job:
@@ -73,6 +110,8 @@ class Job:
         self.run_id = str(state.get("run_id", ""))
         self.offset = int(state.get("offset", 0))
         self._stores = stores
+        self._is_attached = False
+        """Whether the run is known to be there, under its present name and tags."""
         self._pause_s = 0.0
         self._next_try = 0.0
 
@@ -81,36 +120,60 @@ class Job:
         if time.monotonic() < self._next_try:
             return not self._is_silent(GIVE_UP_S)
         try:
-            is_open = self._send()
+            is_open = self.send()
         except FileNotFoundError:
             return False
         except Exception as error:
             self._pause_s = min(max(1.0, 2 * self._pause_s), MAX_PAUSE_S)
             self._next_try = time.monotonic() + self._pause_s
-            self._note(_first_line(error))
+            self._note(first_line(error))
             return not self._is_silent(GIVE_UP_S)
         self._pause_s = 0.0
         return is_open
 
+    def send(self) -> bool:
+        """Send one batch; False when that was the last one, and the file is gone.
+
+        What went wrong is raised, and the next call does it again.
+        """
+        try:
+            return self._send()
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            store = self._stores.get(str(self.header.get("uri", "")))
+            if store is not None and (isinstance(error, RunGoneError) or not self._is_attached):
+                store.forget(self.run_id)
+            if isinstance(error, RunGoneError) and "key" in self.header:
+                self.run_id, self.offset, self._is_attached = "", 0, False
+            raise
+
     def _send(self) -> bool:
-        """Send one batch; False when that was the last one, and the file is gone."""
         if not self.header and not self._read_header():
             return not self._is_silent(GIVE_UP_S)
         is_alive = self._owner_is_alive()
-        lines, offset = self._read_lines()
         store = self._store()
-        if not self.run_id:
-            self.run_id = store.run_id(self.header)
-            self._note("")
-        if lines:
-            refused = store.send(self.run_id, lines)
-            self.offset = offset
-            self._note(refused)
+        if not self._is_attached:
+            self._attach(store)
+        lines, offset = self._read_lines()
+        refused = store.send(self.run_id, lines) if lines else ""
         ends = [str(line["end"]) for line in lines if "end" in line]
         if ends or not (lines or is_alive):
-            self._finish(store, ends[0] if ends else "KILLED")
+            self._finish(store, ends[0] if ends else "KILLED", refused)
             return False
+        if lines:
+            self.offset = offset
+            self._note(refused)
         return True
+
+    def _attach(self, store: Store) -> None:
+        """Find or make the run; a new one in the place of another gets all lines again."""
+        run_id = store.run_id(self.header)
+        if self.run_id not in ("", run_id):
+            self.offset = 0
+        self.run_id = run_id
+        self._is_attached = True
+        self._note("")
 
     def _read_header(self) -> bool:
         with self.path.open("rb") as file:
@@ -130,9 +193,10 @@ class Job:
         data = data[: data.rfind(b"\n") + 1]
         return [json.loads(line) for line in data.splitlines()], self.offset + len(data)
 
-    def _finish(self, store: Store, status: str) -> None:
+    def _finish(self, store: Store, status: str, refused: str) -> None:
         if status:
             store.end(self.run_id, status)
+        self._note(refused)
         self.path.unlink(missing_ok=True)
         if not self.header.get("wants_reply"):
             state_path(self.path).unlink(missing_ok=True)
@@ -150,6 +214,8 @@ class Job:
     def _owner_is_alive(self) -> bool:
         if self._is_silent(FORGOTTEN_S):
             return False
+        if "pid" not in self.header:  # a kept file, to which nobody writes any more
+            return False
         if self.header["host"] != socket.gethostname():
             return True
         try:
@@ -161,101 +227,4 @@ class Job:
         return True
 
     def _is_silent(self, seconds: float) -> bool:
-        return time.time() - self.path.stat().st_mtime > seconds
-
-
-class Store:
-    """An MLflow store, by its client."""
-
-    def __init__(self, uri: str) -> None:
-        from mlflow import MlflowClient
-
-        self._client = MlflowClient(tracking_uri=uri)
-        self._uri = uri
-        self._experiments: dict[str, str] = {}
-
-    def run_id(self, header: Mapping[str, Any]) -> str:
-        """The run of an earlier attempt of the same stage under the same parent, or a new one."""
-        experiment = self._experiment(str(header["experiment"]))
-        found = self._earlier_attempt(experiment, header)
-        if found:
-            self._client.update_run(found, status="RUNNING")
-            return found
-        tags = {str(key): str(value) for key, value in header["tags"].items()}
-        if header["parent"]:
-            tags["mlflow.parentRunId"] = header["parent"]
-        run = self._client.create_run(experiment, run_name=header["name"], tags=tags)
-        return str(run.info.run_id)
-
-    def send(self, run_id: str, lines: Iterable[Mapping[str, Any]]) -> str:
-        """Log metrics and parameters; returns why some were refused for good, else nothing."""
-        from mlflow.entities import Metric, Param
-
-        metrics: list[Any] = []
-        params: list[Any] = []
-        for line in lines:
-            millis = int(1000 * line.get("time", 0))
-            for key, value in line.get("metrics", {}).items():
-                metrics.append(Metric(_key(key), float(value), millis, int(line["step"])))
-            for key, value in line.get("params", {}).items():
-                params.append(Param(_key(key), str(value)[:_MAX_PARAM_CHARS]))
-        refused = [
-            *(self._log(run_id, "metrics", part) for part in _chunks(metrics, _MAX_METRICS)),
-            *(self._log(run_id, "params", part) for part in _chunks(params, _MAX_PARAMS)),
-        ]
-        return "; ".join(reason for reason in refused if reason)
-
-    def end(self, run_id: str, status: str) -> None:
-        """Set the final status of a run."""
-        self._client.set_terminated(run_id, status=status)
-
-    def _log(self, run_id: str, kind: str, items: list[Any]) -> str:
-        """Log a batch; where MLflow dislikes a value, all but that one."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self._client.log_batch(run_id, **{kind: items})
-        except MlflowException as error:
-            if error.error_code not in _REFUSED:
-                raise
-            if error.error_code != _BAD_VALUE or len(items) == 1:
-                return _first_line(error)
-            halves = _chunks(items, (len(items) + 1) // 2)
-            return "; ".join(filter(None, (self._log(run_id, kind, half) for half in halves)))
-        return ""
-
-    def _experiment(self, name: str) -> str:
-        if name not in self._experiments:
-            found = self._client.get_experiment_by_name(name)
-            self._experiments[name] = found.experiment_id if found else self._new_experiment(name)
-        return self._experiments[name]
-
-    def _new_experiment(self, name: str) -> str:
-        """Artifacts of a SQLite store lie beside it; MLflow's default is the working directory."""
-        database = self._uri.removeprefix("sqlite:///")
-        location = None if database == self._uri else str(Path(database).parent / "artifacts")
-        return str(self._client.create_experiment(name, artifact_location=location))
-
-    def _earlier_attempt(self, experiment: str, header: Mapping[str, Any]) -> str:
-        if not header["parent"]:
-            return ""
-        wanted = {"mlflow.parentRunId": header["parent"], "spa.stage": header["stage"]}
-        tags = " and ".join(f"tags.`{key}` = '{value}'" for key, value in wanted.items())
-        for run in self._client.search_runs([experiment], filter_string=tags):
-            if run.info.run_name == header["name"]:
-                return str(run.info.run_id)
-        return ""
-
-
-def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _key(name: str) -> str:
-    """A name that MLflow takes: `pass@1` becomes `pass_at_1`."""
-    return _NOT_IN_KEYS.sub("_", name.replace("@", "_at_"))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:300]}"
+        return _age(self.path) > seconds

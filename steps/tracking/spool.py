@@ -1,13 +1,15 @@
 """The spool: one JSONL file for each MLflow run that is being written, and who sends them.
 
 Lines of a spool file, in order:
-1. `{"run": {...}}`: where to, name, stage, parent, tags, and the process that writes.
+1. `{"run": {...}}`: `key` or `run_id` of the MLflow run, its name, stage, parent (an id or a key)
+   and tags, where to (`uri`, `experiment`), and the process that writes.
 2. `{"step", "time", "metrics"}` and `{"params"}`, any number.
 3. `{"end": status}`; an empty status leaves the MLflow run open.
 
 Beside it, `<name>.state` says how far the feeding process has come: `run_id`, `offset` in bytes,
-`error` of the last attempt. Both are removed when everything is sent. A lock file tells whether a
-feeding process is at work; whoever writes to the spool starts one where none is.
+`error` of the last attempt. Both are removed when everything is sent, the second only once the
+writer has read the run's id from it (`wants_reply`). A lock file tells whether a feeding process is
+at work; whoever writes to the spool starts one where none is.
 """
 
 from __future__ import annotations
@@ -23,14 +25,25 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from conf.schema import TrackingSection
 
 STORE = Path(".spa") / "mlflow"
 """Of the working directory: MLflow's SQLite store, and the spool."""
 FEED_LOG = "feed.log"
+KEY_PREFIX = "key:"
+"""Before the key of a run that has no id yet, where an id is expected."""
+CLIENT_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+}
+"""Environment of whoever sends: a slow answer is waited for, a failed attempt is repeated by us."""
 _CHECK_EVERY_S = 10.0
 _MAX_STARTS = 5
 _ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +86,19 @@ def target_of(section: TrackingSection) -> Target:
         spool=database.parent / "spool",
         database=database,
     )
+
+
+def stage_key(parent: str, stage: str, name: str) -> str:
+    """The key of a stage's run: the same for each of its attempts under one parent."""
+    return sha256("\n".join((parent, stage, name)).encode()).hexdigest()[:32]
+
+
+def without_credentials(uri: str) -> str:
+    """An address without user and password, for a file that others may read."""
+    parts = urlsplit(uri)
+    if "@" not in parts.netloc:
+        return uri
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 class Spool:
@@ -122,15 +148,32 @@ class Spool:
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             state = read_state(self.path)
-            if state.get("error") or (state.get("run_id") and not self.path.exists()):
+            if state.get("error") or state.get("run_id"):
                 return state
             time.sleep(0.05)
         return {}
 
-    def discard(self) -> None:
-        """Remove what is left of the spool file."""
-        self.path.unlink(missing_ok=True)
-        state_path(self.path).unlink(missing_ok=True)
+    def wait_for_id(self, limit_s: float) -> str:
+        """The id of the run; empty where there is none in time, or nobody to bring it."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            state = read_state(self.path)
+            is_over = time.monotonic() >= deadline or state.get("error")
+            if state.get("run_id") or is_over or not self._is_fed():
+                return str(state.get("run_id", ""))
+            time.sleep(0.05)
+
+    def settle(self) -> None:
+        """Remove the state of a file that is sent; nobody will ask for it any more."""
+        if not self.path.exists():
+            state_path(self.path).unlink(missing_ok=True)
+
+    def _is_fed(self) -> bool:
+        """Whether a feeding process is at work, or about to be."""
+        if any(process.poll() is None for process in _started):
+            return True
+        with feeder_lock(self.target.spool) as is_free:
+            return not is_free
 
     def _see_to_feeder(self) -> None:
         if self._starts >= _MAX_STARTS:
@@ -150,7 +193,7 @@ def start_feeder(spool: Path) -> None:
     _started[:] = [process for process in _started if process.poll() is None]
     with (spool / FEED_LOG).open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "steps.tracking", str(spool)],
+            [sys.executable, "-m", "steps.tracking", "feed", str(spool)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -205,9 +248,6 @@ def _environment() -> dict[str, str]:
     paths = [str(_ROOT), environment.get("PYTHONPATH", "")]
     return environment | {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "DO_NOT_TRACK": "true",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        **CLIENT_SETTINGS,
         "OMP_NUM_THREADS": "1",
     }

@@ -34,21 +34,31 @@ KEEP_LAST = 2
 class CheckpointStore(Protocol):
     """Where a stage leaves its checkpoints, and finds those of its own fingerprint again."""
 
-    def save(self, directory: Path, *, step: int, fingerprint: str) -> None:
-        """Keep a copy of `directory` as the checkpoint of `step`."""
+    def save(
+        self, directory: Path, *, step: int, fingerprint: str, best: int | None = None
+    ) -> None:
+        """Keep a copy of `directory` as the checkpoint of `step`, and prune old ones.
+
+        The last ones stay, and beside them that of step `best`.
+        """
 
     def newest(self, fingerprint: str) -> tuple[int, Path] | None:
         """Step and directory of the newest complete checkpoint of `fingerprint`, or None."""
 
+    def at(self, step: int, fingerprint: str) -> Path | None:
+        """The complete checkpoint of one step, or None."""
+
 
 class DirectoryCheckpoints:
-    """Checkpoints under `root/<fingerprint>/step_<n>`, the last `keep_last` of them."""
+    """Checkpoints under `root/<fingerprint>/step_<n>`: the last `keep_last`, and the best."""
 
     def __init__(self, root: Path, *, keep_last: int = KEEP_LAST) -> None:
         self.root = root
         self.keep_last = keep_last
 
-    def save(self, directory: Path, *, step: int, fingerprint: str) -> None:
+    def save(
+        self, directory: Path, *, step: int, fingerprint: str, best: int | None = None
+    ) -> None:
         """Copy `directory` under a temporary name, then move it into place and prune old ones."""
         parent = self.root / fingerprint
         parent.mkdir(parents=True, exist_ok=True)
@@ -59,8 +69,9 @@ class DirectoryCheckpoints:
         (temporary / MARKER).write_text(json.dumps({"step": step, "fingerprint": fingerprint}))
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
-        for old in sorted(parent.glob("step_*"))[: -self.keep_last]:
-            shutil.rmtree(old, ignore_errors=True)
+        names = [path.name for path in parent.glob("step_*")]
+        for old in outdated(names, keep_last=self.keep_last, best=best):
+            shutil.rmtree(parent / old, ignore_errors=True)
 
     def newest(self, fingerprint: str) -> tuple[int, Path] | None:
         """The newest directory that has its marker; others are passed over."""
@@ -69,6 +80,16 @@ class DirectoryCheckpoints:
             if step is not None:
                 return step, directory
         return None
+
+    def at(self, step: int, fingerprint: str) -> Path | None:
+        """The checkpoint of one step, where it has its marker."""
+        directory = self.root / fingerprint / f"step_{step:08d}"
+        return None if _marked_step(directory) is None else directory
+
+
+def outdated(names: Sequence[str], *, keep_last: int, best: int | None) -> list[str]:
+    """Which of the folders `step_<n>` may go: all but the last ones and that of step `best`."""
+    return [name for name in sorted(names)[:-keep_last] if name != f"step_{best or 0:08d}"]
 
 
 def _marked_step(directory: Path) -> int | None:
@@ -89,7 +110,8 @@ def save_model(directory: Path, model: Any, tokenizer: Any) -> None:
 
 def save_trainer_state(directory: Path, state: Mapping[str, Any]) -> None:
     """Write optimizer states and counters: tensors, numbers, strings and containers of them."""
-    torch.save(dict(state), directory / STATE_FILE)
+    with (directory / STATE_FILE).open("wb") as file:  # else torch hides that a disk is full
+        torch.save(dict(state), file)
 
 
 def load_trainer_state(directory: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ or trained twice would show in the weights.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -30,8 +31,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FLOW = ROOT / "flows" / "spa_flow.py"
 STAGES = ("selfplay_generate", "filter_format", "sft_train", "ppo_train", "evaluate")
 ENV = "frozenlake"
-OPTIONS = ("--env", ENV, "--profile", "smoke", "--override", "tracking.enabled=false device=cpu")
+SETTINGS = "tracking.enabled=false device=cpu selfplay.env_groups=25 selfplay.batches=8"
+"""The 200 puzzles of the smoke profile's self-play in eight batches, so that a kill leaves some."""
+OPTIONS = ("--env", ENV, "--profile", "smoke", "--override", SETTINGS)
 STARTING = re.compile(r"\[(\d+)/(\w+)/\d+ \(pid \d+\)\] Task is starting")
+PLAYED = re.compile(r"self-play batch (\d+)/\d+:")
 FINISHED = re.compile(r"\[\d+/(\w+)/\d+ \(pid \d+\)\] Task finished successfully")
 PATIENCE_S = 300
 
@@ -46,7 +50,13 @@ class Kill:
     """Seconds after the stage's start."""
     taken_up_by: str
     lost_s: float
-    """Seconds between the last checkpoint, or else the stage's start, and the kill."""
+    """Seconds between the last checkpoint or batch, or else the stage's start, and the kill."""
+    batches: frozenset[int] = frozenset()
+    """Of self-play, those that were kept when the kill came."""
+    log_size: int = 0
+    """Bytes of the flow's log then."""
+    repeated: int = 0
+    """How many of `batches` were played again later."""
 
 
 @dataclass
@@ -59,8 +69,11 @@ class Chain:
     differences: list[str] = field(default_factory=list)
 
 
-def start(work: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start the flow in its own process group; its output is appended to `work/log`."""
+def start(work: Path, *words: str, **surroundings: Any) -> subprocess.Popen[bytes]:
+    """Start the flow in its own process group; its output is appended to `work/log`.
+
+    `surroundings` are arguments of `Popen`: an environment, what the child does first.
+    """
     with (work / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, str(FLOW), *words],
@@ -68,6 +81,7 @@ def start(work: Path, *words: str) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            **surroundings,
         )
 
 
@@ -119,10 +133,9 @@ def outcome(work: Path, run_id: str) -> dict[str, Any]:
     found: dict[str, Any] = {"scores": stages["evaluate"]["summary"]}
     for stage in ("sft_train", "ppo_train"):
         result = stages[stage]
-        home = Path(result["directory"]["url"])
-        manifest = json.loads((home / "manifest.json").read_text())
-        name = f"{result['model']}/model.safetensors"
-        found[stage] = {"weights": manifest["files"][name]["sha256"], "steps": result["steps"]}
+        home = work / ".metaflow" / result["directory"]["key"]
+        weights = (home / result["model"] / "model.safetensors").read_bytes()
+        found[stage] = {"weights": hashlib.sha256(weights).hexdigest(), "steps": result["steps"]}
     return found
 
 
@@ -162,14 +175,26 @@ def disturb(
         lost = time.time() - max(began, last_checkpoint(work, stage))
         how = "resume" if (index + number) % 2 else "a new run"
         words = ("resume", "--origin-run-id", run_id) if how == "resume" else ("run", *OPTIONS)
-        yield Kill(number, stage, after, how, lost)
+        yield Kill(number, stage, after, how, lost, kept_batches(work), size(work))
     (work / "next").write_text(json.dumps(words))
 
 
 def last_checkpoint(work: Path, stage: str) -> float:
-    """When the last checkpoint of a stage was complete; 0 where there is none."""
-    manifests = (work / ".metaflow").glob(f"spa.store/*/*/*/{stage}/checkpoints/*/*/manifest.json")
+    """When the last checkpoint or batch of a stage was complete; 0 where there is none."""
+    manifests = (work / ".metaflow").glob(f"spa.store/*/*/*/{stage}/checkpoints/**/manifest.json")
     return max((path.stat().st_mtime for path in manifests), default=0.0)
+
+
+def kept_batches(work: Path) -> frozenset[int]:
+    """Numbers of self-play's whole batches in the datastore; a finished stage keeps none."""
+    found = (work / ".metaflow").glob("spa.store/**/batches/*/*/batch_*/manifest.json")
+    return frozenset(int(path.parent.name.removeprefix("batch_")) for path in found)
+
+
+def repeated(work: Path, each: Kill) -> int:
+    """How many of the batches that a kill left were played again after it, by the log."""
+    played = {int(number) for number in PLAYED.findall(tail(work, each.log_size))}
+    return len(played & each.batches)
 
 
 def run_chain(
@@ -186,6 +211,8 @@ def run_chain(
         json.loads((work / "next").read_text()) if (work / "next").exists() else ["run", *OPTIONS]
     )
     found = outcome(work, finish(work, *words))
+    for each in chain.kills:
+        each.repeated = repeated(work, each)
     chain.differences = [key for key in expected if found[key] != expected[key]]
     chain.is_equal = not chain.differences
     print(f"chain {number}: {'equal' if chain.is_equal else chain.differences}", flush=True)
@@ -212,6 +239,10 @@ def report(chains: list[Chain], lengths: dict[str, float], seed: int) -> str:
             f"| `{stage}` | {lengths[stage]:.1f} s | {len(own)} | {moments} | resume {resumed}, "
             f"a new run {len(own) - resumed} | {sum(lost) / len(lost):.1f} s, {max(lost):.1f} s |"
         )
+    kept = sum(len(each.batches) for each in kills)
+    again = sum(each.repeated for each in kills)
+    lines += ["", f"Of {kept} batches of self-play that were kept when a kill came, {again} were "
+              "played again."]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

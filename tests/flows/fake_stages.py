@@ -2,9 +2,10 @@
 
 `plant` puts them in the place of the real ones in a copy of the source tree. What they do beyond
 that is asked for by files in the working directory: `kill_once` (PPO kills its own process at step
-3 of the first attempt), `wait` (PPO stops at step 3 until it is killed), `starve` (the filter finds
-nothing, in the environment that the file names, or in all), `crash` (finetuning does, in the same
-way).
+3 of the first attempt), `wait` (PPO stops at step 3 until it is killed) and, in the environment
+that the file names, or in all: `kill_always` (PPO kills its own process at step 3, each time),
+`starve` (the filter finds nothing), `crash` (finetuning does), `linger` (the evaluation waits to be
+ended).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def note(stage, config, **facts):
 """
 STAGES = {
     "selfplay_generate": """
-def selfplay_generate(config, *, model_dir, out_dir, round_index=1, tracker):
+def selfplay_generate(config, *, model_dir, out_dir, round_index=1, tracker, batches=None):
     note("selfplay_generate", config, model_dir=model_dir, round=round_index)
     out_dir.mkdir(parents=True, exist_ok=True)
     (out_dir / "trajectories.parquet").write_text(f"round {round_index} of {config.seed}")
@@ -76,12 +77,15 @@ def ppo_train(config, *, model_dir, out_dir, checkpoints, tracker):
     for step in range(start + 1, 6):
         if step == 3 and (CWD / "kill_once").exists() and start == 0:
             os.kill(os.getpid(), signal.SIGKILL)
+        if step == 3 and asked("kill_always", config):
+            os.kill(os.getpid(), signal.SIGKILL)
         if step == 3 and (CWD / "wait").exists():
             (CWD / "waiting").touch()
             time.sleep(120)
         state = out_dir / "state"
         state.mkdir(exist_ok=True)
         (state / "step").write_text(str(step))
+        tracker.log({"rollout/success": step / 10}, step)
         checkpoints.save(state, step=step, fingerprint=fingerprint)
     model = out_dir / "model"
     save_model(model, f"ppo after {step} steps from {start}")
@@ -91,6 +95,8 @@ def ppo_train(config, *, model_dir, out_dir, checkpoints, tracker):
 def evaluate(config, *, model_dirs, out_dir, tracker):
     read = {name: (Path(path) / "weights").read_text() for name, path in model_dirs.items()}
     note("evaluate", config, read=read)
+    if asked("linger", config):
+        time.sleep(120)
     scores = {"pass@1": 0.5, "pass@1_low": 0.4, "pass@1_high": 0.6, "pass@8": 0.75, "n": 64,
               "puzzles": 8, "floor": 0.2, "ceiling": 0.9, "format_rate": 1.0}
     others = {name: dict(scores) for name in model_dirs if name != "final"}

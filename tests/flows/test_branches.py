@@ -51,3 +51,31 @@ def test_one_environments_failure_leaves_the_others_to_finish(
     assert again.returncode == 0, again.stdout + again.stderr
     assert runs.computed() == list(STAGES[STAGES.index(step) :])
     assert "frozenlake_deterministic" in again.stdout.split("measured on unseen puzzles")[0]
+
+
+@pytest.mark.slow
+def test_two_sigkills_end_the_other_branches_too_and_resume_takes_all_of_them_up(
+    runs: Runs,
+) -> None:
+    """A process can't note that it was killed: Metaflow ends the run, and nothing done is lost."""
+    lakes = ("--env", "frozenlake,frozenlake_deterministic")
+    (runs.work / "kill_always").write_text("frozenlake_deterministic")
+    (runs.work / "linger").write_text("frozenlake")
+    done = runs(*lakes)
+    assert done.returncode != 0
+    assert done.stdout.count("ppo_train") and "Task failed" in done.stdout
+    trace = [json.loads(line) for line in (runs.work / "trace.jsonl").read_text().splitlines()]
+    ppo = [line["start"] for line in trace if line["stage"] == "ppo_train"
+           and line["env"] == "frozenlake_deterministic"]  # fmt: skip
+    assert ppo == [0, 2]  # its retry went on from the checkpoint, and was killed, too
+    found = re.findall(r"resume --origin-run-id (\d+)", done.stdout)
+    assert found, done.stdout
+    for name in ("kill_always", "linger"):
+        (runs.work / name).unlink()
+    runs.computed()
+    line = [sys.executable, str(runs.flow), "resume", "--origin-run-id", found[-1]]
+    again = subprocess.run(line, cwd=runs.work, capture_output=True, text=True, timeout=600)
+    assert again.returncode == 0, again.stdout + again.stderr
+    computed = runs.computed()
+    assert sorted(computed) == ["evaluate", "evaluate", "ppo_train"]
+    assert "optimal play" in again.stdout

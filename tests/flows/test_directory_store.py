@@ -1,3 +1,6 @@
+import errno
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +10,7 @@ from metaflow.plugins.datastores.local_storage import LocalStorage
 from steps.errors import CheckpointError, DataError
 from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage
 from steps.orchestration.directory_store import DirectoryStore
+from steps.storage import refused
 
 
 class Elsewhere(LocalStorage):  # type: ignore[misc]
@@ -121,6 +125,68 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         kept.newest("f")
 
 
+def test_the_highest_step_counts_whoever_kept_it_and_whenever(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    """The roots are in the order of the clock, and a clock may be set back."""
+    checkpoints(store, "run1/ppo").save(directory(tmp_path, "far"), step=30, fingerprint="f")
+    checkpoints(store, "run2/ppo").save(directory(tmp_path, "near"), step=9, fingerprint="f")
+    for roots in (("run3/ppo", "run2/ppo", "run1/ppo"), ("run3/ppo", "run1/ppo", "run2/ppo")):
+        assert text_of(checkpoints(store, *roots).newest("f")) == (30, "far")
+    damaged = stored(store, "run1/ppo/f/step_00000030/model.safetensors")
+    damaged.unlink()  # in place it would change the linked copy, too
+    damaged.write_text("cut")
+    shutil.rmtree(stored(store, "run3"), ignore_errors=True)
+    shutil.rmtree(store.scratch, ignore_errors=True)
+    assert text_of(checkpoints(store, "run3/ppo", "run1/ppo", "run2/ppo").newest("f")) == (
+        9, "near",
+    )  # fmt: skip
+
+
+def test_a_checkpoint_of_another_run_is_made_ones_own(tmp_path: Path) -> None:
+    """Else the other run, which may be at work, prunes it while this one reads it."""
+    store = DirectoryStore(LocalStorage(str(tmp_path / "root")), tmp_path / "scratch")
+    checkpoints(store, "run1/ppo").save(directory(tmp_path, "theirs"), step=4, fingerprint="f")
+    found = checkpoints(store, "run2/ppo", "run1/ppo").newest("f")
+    assert found is not None
+    store.discard("run1/ppo/f/step_00000004")
+    assert text_of(found) == (4, "theirs")
+    assert text_of(checkpoints(store, "run2/ppo").newest("f")) == (4, "theirs")
+
+
+def test_all_damaged_says_what_to_remove(tmp_path: Path) -> None:
+    store = DirectoryStore(LocalStorage(str(tmp_path / "root")), tmp_path / "scratch")
+    checkpoints(store, "run1/ppo").save(directory(tmp_path, "theirs"), step=4, fingerprint="f")
+    stored(store, "run1/ppo/f/step_00000004/model.safetensors").write_text("cut")
+    home = stored(store, "run1/ppo/f")
+    with pytest.raises(CheckpointError, match=f"{home}/step_00000004/model.safetensors is not"):
+        checkpoints(store, "run2/ppo", "run1/ppo").newest("f")
+    with pytest.raises(CheckpointError, match=f"Remove {home} to train from the start"):
+        checkpoints(store, "run2/ppo", "run1/ppo").newest("f")
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_no_rubbish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(LocalStorage(str(tmp_path / "root")), tmp_path / "scratch")
+    kept = checkpoints(store, "run1/ppo")
+    kept.save(directory(tmp_path, "one"), step=1, fingerprint="f")
+    copy = shutil.copyfile
+
+    def full(source: str, target: str, **options: Any) -> str:
+        if os.path.basename(source) == "vocab.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+        return str(copy(source, target, **options))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError) as caught:
+        patch.setattr("shutil.copyfile", full)
+        kept.save(directory(tmp_path, "two"), step=2, fingerprint="f")
+    said = str(refused(caught.value, tmp_path))
+    assert "vocab.json can't be written: No space left on device" in said
+    assert os.listdir(stored(store, "run1/ppo/f")) == ["step_00000001"]
+    assert text_of(kept.newest("f")) == (1, "one")
+
+
 def test_only_the_last_checkpoints_stay_on_a_local_disk(tmp_path: Path) -> None:
     store = DirectoryStore(LocalStorage(str(tmp_path / "root")), tmp_path / "scratch")
     kept = checkpoints(store, "run1/ppo", keep_last=2)
@@ -134,3 +200,48 @@ def test_lineage_leads_back_over_several_resumes(store: DirectoryStore) -> None:
     assert lineage(store, "SPAFlow", "1", None) == [root + "1"]
     assert lineage(store, "SPAFlow", "2", "1") == [root + "2", root + "1"]
     assert lineage(store, "SPAFlow", "3", "2") == [root + "3", root + "2", root + "1"]
+
+
+def test_the_best_checkpoint_stays_and_is_found_by_its_step(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    kept = checkpoints(store, "run1/ppo", keep_last=1)
+    for step in (1, 2, 3, 4):
+        kept.save(
+            directory(tmp_path, f"step {step}"), step=step, fingerprint="f", best=min(step, 2)
+        )
+    if store.is_local:
+        assert store.names("run1/ppo/f") == ["step_00000002", "step_00000004"]
+    resumed = checkpoints(store, "run2/ppo", "run1/ppo")
+    for each in (kept, resumed):
+        found = each.at(2, "f")
+        assert found is not None and (found / "model.safetensors").read_text() == "step 2"
+    assert kept.at(9, "f") is None
+    (stored(store, "run1/ppo/f/step_00000002") / "model.safetensors").write_text("cut")
+    assert kept.at(2, "f") is None
+
+
+class Written:
+    """The metrics of an attempt."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.restored: list[str] = []
+        path.write_text(text)
+
+    def restore(self, earlier: Path) -> None:
+        self.restored.append(earlier.read_text())
+
+
+def test_metrics_travel_with_a_checkpoint(store: DirectoryStore, tmp_path: Path) -> None:
+    first = Written(tmp_path / "first", "steps 1 to 3")
+    checkpoints(store, "run1/ppo", journal=first).save(
+        directory(tmp_path, "w"), step=3, fingerprint="f"
+    )
+    first.path.write_text("steps 1 to 4, and then a kill")
+    second = Written(tmp_path / "second", "")
+    resumed = checkpoints(store, "run2/ppo", "run1/ppo", journal=second)
+    assert text_of(resumed.newest("f")) == (3, "w")
+    assert second.restored == ["steps 1 to 3"]
+    assert resumed.newest("other") is None
+    assert len(second.restored) == 1

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,3 +126,10 @@ def test_the_artifacts_are_those_of_the_flow() -> None:
     for step, artifact in export.ARTIFACTS.items():
         body = source.split(f"    def {step}(self)")[1].split("    @card")[0]
         assert f'run_stage(self, "{artifact}", ' in body, step
+
+
+def test_a_run_in_which_the_clock_was_set_back_has_no_length() -> None:
+    began = datetime(2026, 11, 28, 12)
+    for hours, expected in ((1, 3600.0), (-23, None)):
+        run = SimpleNamespace(created_at=began, finished_at=began + timedelta(hours=hours))
+        assert export._seconds(run) == expected

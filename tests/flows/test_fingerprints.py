@@ -72,6 +72,15 @@ def test_a_setting_moves_its_stage_and_those_after_it() -> None:
     assert changed(workers=2, log_level="debug", tracking__enabled="false") == []
 
 
+def test_vllm_counts_in_the_stages_that_it_may_play() -> None:
+    def played(*overrides: str, model: str | None = "owner/name") -> list[str]:
+        one = conf.compose(profile="smoke", model=model, overrides=list(overrides))
+        return [s for s in SETTINGS if "vllm" in parts_of(s, one, before="")["versions"]]
+
+    assert played() == played("generation.engine=vllm") == ["selfplay_generate", "evaluate"]
+    assert played("generation.engine=hf") == played(model=None) == []
+
+
 def test_an_ids_own_arguments_count_as_much_as_given_ones() -> None:
     lake = parts_of("evaluate", config(), before="")
     still = parts_of("evaluate", config(env="frozenlake_deterministic"), before="")

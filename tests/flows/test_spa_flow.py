@@ -97,7 +97,7 @@ def start(flow: Path, work: Path) -> subprocess.Popen[bytes]:
         (["--cache", "of"], "unknown cache mode 'of'; did you mean 'off'?"),
         (["--seed", "x"], "--seed takes a whole number"),
         (["--seed", "-1"], "--seed -1 is negative"),
-        (["--profile", "single_gpu"], "sft.backend is verl, which isn't built yet"),
+        (["--profile", "single_gpu"], "the verl backend needs a CUDA GPU, and none is seen here"),
         (["--override", "tracking.uri=runs"], "tracking.uri='runs'"),
     ],
 )

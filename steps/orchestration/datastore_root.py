@@ -1,0 +1,52 @@
+"""The local datastore, tried before a run starts: Metaflow answers a read-only one by a traceback.
+
+A remote datastore isn't tried; it answers for itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from metaflow.metaflow_config import DEFAULT_DATASTORE
+from metaflow.plugins.datastores.local_storage import LocalStorage
+
+from steps.errors import StorageError
+from steps.orchestration import directory_store, stage_cache
+
+_PROBE = b"\0" * 4096
+"""One block: on a full disk an empty file can still be made."""
+
+
+def check_writable(argv: Sequence[str], flow: str) -> None:
+    """Raise `StorageError` where a run of `flow` could keep nothing."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--datastore", default=DEFAULT_DATASTORE)
+    parser.add_argument("--datastore-root")
+    try:
+        given, _ = parser.parse_known_args([*argv[1:]])
+    except argparse.ArgumentError:
+        return  # Metaflow says what is wrong with the command line
+    if given.datastore != LocalStorage.TYPE:
+        return
+    root = given.datastore_root or LocalStorage.get_datastore_root_from_config(
+        lambda *_, **__: None, create_on_absent=False
+    )
+    for place in _places(Path(root or Path.cwd() / LocalStorage.DATASTORE_DIR), flow):
+        try:
+            with tempfile.TemporaryFile(dir=place) as probe:
+                probe.write(_PROBE)
+        except OSError as error:
+            raise StorageError(
+                f"the datastore can't be written: {place}: {error.strerror or error}. Make it "
+                "writable, or make room, or start in another folder, which then holds the runs."
+            ) from error
+
+
+def _places(root: Path, flow: str) -> Iterator[Path]:
+    """The folders that a run writes into, as far as there are any yet."""
+    places = [root / name for name in (flow, directory_store.ROOT, stage_cache.ROOT)]
+    found = [place for place in (root, *places) if place.is_dir()]
+    yield from found or [next(parent for parent in root.parents if parent.is_dir())]
