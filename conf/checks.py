@@ -16,6 +16,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),
     "device": ("auto", "cpu", "cuda"),
     "model.dtype": ("float32", "bfloat16", "float16"),
+    "generation.engine": ("auto", "hf", "vllm"),
     "prompt.response_format": ("world_model", "plain", "answer_only"),
     "prompt.style": ("full", "state_only"),
     "prompt.history": ("full", "last_k", "single_turn"),
@@ -28,11 +29,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "sft.target": ("states", "format"),
     "sft.state_loss": ("train", "mask", "strip"),
     "sft.backend": BACKENDS,
+    "sft.keep": ("last", "best"),
     "sft.optimizer": OPTIMIZERS,
     "sft.schedule": ("cosine", "constant"),
     "ppo.optimizer": OPTIMIZERS,
     "selfplay.prediction": ("sampled", "likeliest"),
     "ppo.backend": BACKENDS,
+    "ppo.keep": ("last", "best"),
     "ppo.advantage": ("turn", "token", "bi_level", "grpo"),
     "ppo.reward_at": ("turn", "episode"),
     "ppo.reward_norm": ("none", "mean", "mean_std", "asym_clip"),
@@ -40,6 +43,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "ppo.filter_by": ("std", "std_rev"),
     "ppo.loss_on": ("sampled", "all"),
     "ppo.lr_schedule": ("constant", "linear", "cosine"),
+    "verl.strategy": ("fsdp", "fsdp2"),
+    "verl.attention": ("auto", "flash_attention_2", "sdpa", "eager"),
+    "verl.remove_padding": ("auto", "always", "never"),
     "evaluation.split": ("validation", "test"),
 }
 AT_LEAST_ONE = {
@@ -47,19 +53,26 @@ AT_LEAST_ONE = {
     "model": "hidden_size num_layers num_heads ffn_size max_positions",
     "prompt": "last_k",
     "sampling": "max_new_tokens max_model_len",
-    "generation": "max_batch",
+    "generation": "max_batch tensor_parallel_size",
     "selfplay": "rounds env_groups group_size batches",
     "sft": "batch_size max_length",
     "ppo": "env_groups group_size ppo_epochs minibatch_size probe_samples",
+    "verl": "n_gpus_per_node nnodes sequence_parallel_size tensor_parallel_size max_tokens_per_gpu"
+    " micro_batch_size_per_gpu agent_workers",
     "evaluation": "puzzles samples bootstrap",
+    "checkpoints": "keep_last",
 }
 FRACTIONS = {
     "sampling": "top_p",
+    "generation": "gpu_memory_utilization",
     "filter": "min_yield validation_share",
     "sft": "min_format_rate min_lr_ratio",
     "ppo": "gamma lam gamma_turn lam_turn filter_ratio min_lr_ratio",
+    "verl": "gpu_memory_utilization max_failed_share",
     "evaluation": "confidence",
 }
+MAX_SEED = 1_000_000_000
+"""Its training puzzles' seeds (`steps.settings.SEED_STRIDE`) still fit into 64 bits."""
 MAY_BE_NEGATIVE = {"ppo.format_penalty", "ppo.ineffective_penalty"}
 
 
@@ -109,15 +122,19 @@ def _is_in(table: dict[str, str], key: str) -> bool:
 
 
 def _check_agreement(config: Config) -> None:
+    if config.seed > MAX_SEED:
+        raise ConfigError(f"seed={config.seed} is above {MAX_SEED}; give a smaller one.")
     if not config.env.action_separator.strip():
         raise ConfigError(
             'env.action_separator is blank; give a sign between actions, such as "||".'
         )
     _check_scratch(config)
+    _check_engine(config)
     _check_prompt(config)
     _check_pass_k(config)
     _check_selfplay(config)
     _check_sft(config)
+    _check_keep(config)
     _check_ppo(config)
     _check_rewards(config)
     _check_grpo(config)
@@ -141,6 +158,14 @@ def _check_prompt(config: Config) -> None:
         raise ConfigError(
             f"sampling.max_new_tokens={sampling.max_new_tokens} leaves no room for a prompt in "
             f"sampling.max_model_len={sampling.max_model_len}; lower the first."
+        )
+
+
+def _check_engine(config: Config) -> None:
+    generation = config.generation
+    if generation.engine == "vllm" and generation.gpu_memory_utilization == 0:
+        raise ConfigError(
+            "generation.gpu_memory_utilization=0 leaves vLLM no memory; give a share up to 1."
         )
 
 
@@ -226,6 +251,22 @@ def _check_sft(config: Config) -> None:
             f"after sft.state_loss=strip the model writes no states, so it can't play round 2 of "
             f"selfplay.rounds={config.selfplay.rounds}; set selfplay.rounds=1."
         )
+
+
+def _check_keep(config: Config) -> None:
+    """The best checkpoint is found by measures that the settings must ask for."""
+    sft, ppo = config.sft, config.ppo
+    if sft.keep == "best" and config.filter.validation_share == 0:
+        raise ConfigError(
+            "sft.keep=best goes by the validation loss, but filter.validation_share is 0; raise it."
+        )
+    if sft.keep == "best" and sft.max_steps > 0 and sft.eval_every == 0:
+        raise ConfigError(
+            "sft.keep=best needs validation losses before the end; set sft.eval_every, or give the "
+            "length in epochs (sft.max_steps=0)."
+        )
+    if ppo.keep == "best" and ppo.probe_every == 0:
+        raise ConfigError("ppo.keep=best goes by probes; set ppo.probe_every.")
 
 
 def _check_format(config: Config) -> None:

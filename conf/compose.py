@@ -4,11 +4,16 @@ Override syntax is Hydra's (`ppo.lr=1e-5`, `+env.kwargs.size=6`, `evaluation.pas
 by Hydra's own grammar; joining and type checks are OmegaConf's. Hydra's `compose` itself isn't
 used: it keeps its state in a process-wide singleton, and its messages name no nearest key.
 
-Besides settings a YAML file may hold three keys of its own: `like` (another file of its group, laid
-under it), `defaults` (a profile's model, when none is asked for) and `for_model` (settings that
-hold for one model and those like it only, since a learning rate that suits a tiny model ruins a
-pretrained one). An environment's `for_model` says how a model plays that one world, so it is laid
-over the model's file.
+Besides settings a YAML file may hold four keys of its own:
+
+- `like`: another file of its group, laid under it;
+- `defaults`: a profile's model, when none is asked for;
+- `for_model`: settings that hold for one model and those like it only, since a learning rate that
+  suits a tiny model ruins a pretrained one. An environment's says how a model plays that one world,
+  so it is laid over the model's file;
+- `for_env`, in a profile, experiment or cluster: settings that hold in one world, or in all worlds
+  of a game (`sokoban` is laid under `sokoban_2boxes`), over the file's others. It may hold a
+  `for_model` in turn.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ FREE_SECTIONS = ("env.kwargs.",)
 """Sections whose keys the schema doesn't list; the environment itself refuses wrong ones."""
 CHOSEN_BY_OPTION = ("profile", "experiment", "cluster", "seed", "env.id")
 """Labels of what was composed; an override would change the label and not the settings."""
-NO_SETTINGS = ("like", "defaults", "for_model")
+NO_SETTINGS = ("like", "defaults", "for_model", "for_env")
 """Keys of a YAML file that say how it is joined."""
 _HUB_NAME = re.compile(r"[\w][\w.-]*/[\w.-]+")
 
@@ -61,7 +66,7 @@ def compose(
     model = model or _default_model(profile_files)
     model_group, model_values = _model(model)
     models = _names("model", model_group)
-    env_files = _env_files(env)
+    env_files, worlds = _env_files(env), _worlds(env)
     later_files = (*profile_files, *_files("experiment", experiment), *_files("cluster", cluster))
     merged = OmegaConf.merge(
         OmegaConf.structured(Config),
@@ -70,7 +75,7 @@ def compose(
         *(_own(_read("model", name)) for name in models),
         model_values,
         *(_for_model(file, models) for file in env_files),
-        *(part for file in later_files for part in (_own(file), _for_model(file, models))),
+        *(part for file in later_files for part in _parts(file, models, worlds)),
         {"profile": profile, "experiment": experiment, "cluster": cluster, "seed": seed},
     )
     assert isinstance(merged, DictConfig)
@@ -168,6 +173,19 @@ def _own(values: DictConfig) -> dict[str, Any]:
     """The settings of one file without the keys that aren't settings."""
     plain = _container(values)
     return {key: value for key, value in plain.items() if key not in NO_SETTINGS}
+
+
+def _worlds(env: str) -> list[str]:
+    """`sokoban_2boxes` is one of the worlds of `sokoban`: both names, the game's first."""
+    words = env.removeprefix("spa/").split("_")
+    return ["_".join(words[: length + 1]) for length in range(len(words))]
+
+
+def _parts(file: DictConfig, models: Iterable[str], worlds: Iterable[str]) -> list[Any]:
+    """What one file says for a model in a world, the most particular last."""
+    special = file.get("for_env", {})
+    here = [special[name] for name in worlds if name in special]
+    return [part for each in (file, *here) for part in (_own(each), _for_model(each, models))]
 
 
 def _for_model(values: DictConfig, kin: Iterable[str]) -> DictConfig:

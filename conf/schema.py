@@ -64,15 +64,25 @@ class SamplingSection:
 
 @dataclass
 class GenerationSection:
-    """How the local backend writes answers. vLLM has batches of its own."""
+    """Who writes answers in self-play and evaluation, and how. PPO's trainers bring their own."""
 
+    engine: str = "auto"
+    """auto | hf | vllm. auto is vLLM where it is installed, a GPU is seen and the model isn't built
+    from scratch here, else hf (`steps.policies.engines`)."""
+    gpu_memory_utilization: float = 0.9
+    """vLLM's share of a GPU's memory, weights and KV cache, while it plays."""
+    tensor_parallel_size: int = 1
+    """GPUs that share one copy of the model in vLLM."""
+    enforce_eager: bool = False
+    """Leave out vLLM's compilation and CUDA graphs: a faster start, slower answers."""
     constrained: bool = False
     """Force well-formed answers in self-play: tags in order, legal actions, free text between.
     PPO and evaluation measure what the model does by itself and never force it."""
     max_span_chars: int = 0
     """Most characters of each free span of a forced answer; 0 leaves it to `max_new_tokens`."""
     max_batch: int = 1024
-    """Most answers that are written at once; lower it where the KV cache doesn't fit."""
+    """Most answers that are written at once, with vLLM also most episodes that run at once; lower
+    it where the KV cache of hf doesn't fit."""
 
 
 @dataclass
@@ -120,6 +130,7 @@ class SelfplaySection:
     group_size: int = 8
     batches: int = 5
     base_seed: int = 0
+    """Where the search for its puzzles begins under seed 0 (`steps.settings.training_seed`)."""
 
 
 @dataclass
@@ -181,6 +192,8 @@ class SFTSection:
     `epochs` says how long the training is."""
     save_every: int = 0
     """Steps between checkpoints; 0 is never (the finished model is kept in any case)."""
+    keep: str = "last"
+    """last | best (the stage's model is the checkpoint of the lowest validation loss)"""
     probe_puzzles: int = 32
     """Held-out puzzles that the gate after SFT plays."""
     min_format_rate: float = 0.0
@@ -259,6 +272,8 @@ class PPOSection:
     loss_on: str = "sampled"
     """sampled (what the model wrote) | all (every token after the system message)"""
     save_every: int = 0
+    keep: str = "last"
+    """last | best (the stage's model is the checkpoint of the highest success of a probe)"""
     probe_every: int = 0
     """Steps between evaluations on validation puzzles; 0 is never."""
     probe_puzzles: int = 64
@@ -266,6 +281,50 @@ class PPOSection:
     probe_pass_k: list[int] = field(default_factory=lambda: [1])
     """Pass@k of each probe, for a curve over training; k up to `probe_samples`."""
     base_seed: int = 1_000_000
+    """As that of self-play for the training puzzles; for those of probes under any seed."""
+
+
+@dataclass
+class VerlSection:
+    """How the verl backend trains: GPUs, memory, parallelism. What it trains is set elsewhere."""
+
+    n_gpus_per_node: int = 1
+    nnodes: int = 1
+    ray_address: str = ""
+    """An existing Ray cluster (PPO); empty starts one for the run and stops it with it."""
+    strategy: str = "fsdp"
+    """fsdp | fsdp2"""
+    sequence_parallel_size: int = 1
+    """GPUs that share one sequence (Ulysses); above 1 it needs flash-attn and no padding."""
+    tensor_parallel_size: int = 1
+    """GPUs that share one copy of the model in vLLM."""
+    gpu_memory_utilization: float = 0.4
+    """vLLM's share of a GPU's memory, weights and KV cache, beside the trainer."""
+    enforce_eager: bool = False
+    """Leave out vLLM's CUDA graphs: a faster start, slower answers."""
+    dynamic_batches: bool = True
+    """Micro-batches by tokens (`max_tokens_per_gpu`) rather than by rows."""
+    max_tokens_per_gpu: int = 16384
+    """Tokens of a micro-batch, padding left out; a single longer row is refused."""
+    micro_batch_size_per_gpu: int = 8
+    """Rows of a micro-batch where `dynamic_batches` is off."""
+    attention: str = "auto"
+    """auto | flash_attention_2 | sdpa | eager; auto is flash-attn where installed, else sdpa."""
+    remove_padding: str = "auto"
+    """auto | always | never: several rows packed into one sequence; auto does so with flash-attn,
+    whose kernels keep the rows apart at no cost."""
+    gradient_checkpointing: bool = True
+    """Compute activations twice rather than keep them."""
+    offload: bool = False
+    """Keep weights and optimizer state in host memory between their uses."""
+    agent_workers: int = 4
+    """Processes that play episodes for PPO."""
+    max_failed_share: float = 0.05
+    """Share of a PPO step's episodes that may fail for another reason than their model."""
+    startup_timeout_s: float = 900.0
+    """Longest that a trainer may take to its first step, from process to compiled model."""
+    overrides: list[str] = field(default_factory=list)
+    """Hydra overrides for verl, verbatim and last: they win, and nothing here checks them."""
 
 
 @dataclass
@@ -311,6 +370,15 @@ class ResourcesSection:
 
 
 @dataclass
+class CheckpointsSection:
+    """Which checkpoints of finetuning and PPO stay; the best one does where `keep` asks for it."""
+
+    keep_last: int = 2
+    """The second last serves where the last is damaged. On a remote datastore all stay: Metaflow
+    can't remove anything there."""
+
+
+@dataclass
 class TrackingSection:
     """Metrics: a JSONL file is the truth, MLflow is fed from it."""
 
@@ -325,6 +393,8 @@ class Config:
     """One environment's resolved settings."""
 
     seed: int = 0
+    """Changes all that training draws: puzzles of self-play and of PPO, sampling, initial weights.
+    Puzzles of validation and test stay the same."""
     profile: str = "laptop"
     experiment: str = "spa"
     cluster: str = "local"
@@ -344,6 +414,8 @@ class Config:
     filter: FilterSection = field(default_factory=FilterSection)
     sft: SFTSection = field(default_factory=SFTSection)
     ppo: PPOSection = field(default_factory=PPOSection)
+    verl: VerlSection = field(default_factory=VerlSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     resources: ResourcesSection = field(default_factory=ResourcesSection)
+    checkpoints: CheckpointsSection = field(default_factory=CheckpointsSection)
     tracking: TrackingSection = field(default_factory=TrackingSection)

@@ -174,7 +174,9 @@ class SPAFlow(FlowSpec):
 
         def compute(stage: Stage) -> Result:
             model = "" if stage.config.model.from_scratch else stage.config.model.path
-            return selfplay_generate(stage.config, model_dir=model, **stage.outputs)
+            return selfplay_generate(
+                stage.config, model_dir=model, batches=stage.batches, **stage.outputs
+            )
 
         self.env_id, self.failure = self.input, None
         run_stage(self, "selfplay", compute, selfplay_blocks)
@@ -203,9 +205,16 @@ class SPAFlow(FlowSpec):
     def sft_train(self) -> None:
         """Learn the world; from the second round on from the model's own play."""
         from steps.report.blocks import sft_blocks
+        from steps.sft_rounds import sft_rounds
 
         def compute(stage: Stage) -> Result:
-            return finetune(stage, stage.fetch(self.filtered))
+            return sft_rounds(
+                stage.config,
+                data_dir=stage.fetch(self.filtered),
+                checkpoints=stage.checkpoints,
+                batches=stage.batches,
+                **stage.outputs,
+            )
 
         run_stage(self, "sft", compute, sft_blocks)
         self.next(self.ppo_train)
@@ -246,6 +255,8 @@ class SPAFlow(FlowSpec):
             return evaluate(stage.config, model_dirs=models, **stage.outputs)
 
         run_stage(self, "report", compute, evaluate_blocks)
+        self.scores = self.report.get("summary", {})  # the join reads these two, which are small
+        self.final_model = {**self.ppo.get("directory", {}), "model": self.ppo.get("model")}
         self.next(self.join)
 
     @card(type="blank")
@@ -260,9 +271,8 @@ class SPAFlow(FlowSpec):
         self.settings, self.tracking_run = first.settings, first.tracking_run
         failures = {env_id: branch.failure for env_id, branch in each.items() if branch.failure}
         branches = {env_id: branch for env_id, branch in each.items() if env_id not in failures}
-        self.summary = {env_id: branch.report["summary"] for env_id, branch in branches.items()}
-        self.models = {env_id: branch.ppo["directory"] | {"model": branch.ppo["model"]}
-                       for env_id, branch in branches.items()}  # fmt: skip
+        self.summary = {env_id: branch.scores for env_id, branch in branches.items()}
+        self.models = {env_id: branch.final_model for env_id, branch in branches.items()}
         show(join_blocks, self.summary)
         if failures:
             sys.exit(runs.failure_table(failures, finished=list(branches)))
@@ -274,7 +284,9 @@ class SPAFlow(FlowSpec):
         from steps.tracking import finish_parent_run
 
         config = runs.config_of(self.settings, next(iter(self.settings["envs"])))
-        finish_parent_run(config, self.tracking_run, metrics=final_scores(self.summary))
+        tags = {"metaflow.run": f"{current.flow_name}/{current.run_id}"}  # `resume` goes on in it
+        scores = final_scores(self.summary)
+        finish_parent_run(config, self.tracking_run, metrics=scores, tags=tags)
         for env_id, kept in self.models.items():
             print(f"{env_id}: model in {kept['url']}/{kept['model']}")
 
@@ -282,9 +294,10 @@ class SPAFlow(FlowSpec):
 def opened(flow: SPAFlow) -> AbstractContextManager[Stage]:
     """The surroundings of this task's stage."""
     from steps.orchestration.stages import open_stage
+    from steps.preflight import settled
     from steps.tracking import open_tracker
 
-    config = runs.config_of(flow.settings, flow.env_id)
+    config = settled(runs.config_of(flow.settings, flow.env_id), current.step_name)
     tracker = partial(
         open_tracker,
         config,
@@ -306,16 +319,20 @@ def run_stage(
 
     The result is that of the run that this one starts from, an earlier run's with the same
     fingerprint, or computed. `fingerprint` and `cache_hit` (the task that computed it, or None) are
-    artifacts, too. In a branch that has failed before nothing is done.
+    artifacts, too, and so is `mlflow_run`, the id of the stage's MLflow run (or `key:` and
+    its tag `spa.key`, where MLflow hasn't told the id). In a branch that has failed before nothing
+    is done.
     """
     from steps.orchestration.cards import say, show
     from steps.report.taken import unless_taken
 
     setattr(flow, artifact, {})
-    flow.cache_hit = None
+    flow.cache_hit, flow.mlflow_run = None, ""
     if not flow.failure:
         with opened(flow) as stage:  # notes a failure that must not end the other branches
             setattr(flow, artifact, settled(flow, stage, compute))
+            stage.tracker.close()
+            flow.mlflow_run = stage.tracker.run_id
     failure: dict[str, str] | None = flow.failure
     if failure:
         say(f"**Failed** in {failure['step']}: {failure['error']}")
@@ -336,38 +353,6 @@ def settled(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -> 
     outcome = stage.settle(lambda: compute(stage))
     flow.cache_hit = outcome.cache_hit
     return outcome.result
-
-
-def finetune(stage: Stage, data: Path) -> dict[str, Any]:
-    """SFT; from the second round on the model of the round before makes its own data."""
-    from steps.filter_format import filter_format
-    from steps.selfplay_generate import selfplay_generate
-    from steps.sft_train import sft_train
-
-    config, tracker = stage.config, stage.tracker
-    result: dict[str, Any] = {"model": config.model.path}
-    for index in range(1, config.selfplay.rounds + 1):
-        out = stage.out_dir / f"round_{index}"
-        if index > 1:
-            played = selfplay_generate(
-                config,
-                model_dir=str(result["model"]),
-                out_dir=out / "selfplay",
-                round_index=index,
-                tracker=tracker,
-            )
-            data = out / "data"
-            file = out / "selfplay" / played["file"]
-            filter_format(config, trajectories=[file], out_dir=data, tracker=stage.tracker)
-        result = sft_train(
-            config,
-            data_dir=data,
-            model_dir=str(result["model"]),
-            out_dir=out,
-            checkpoints=stage.checkpoints,
-            tracker=tracker,
-        )
-    return result
 
 
 def final_scores(summary: dict[str, Any]) -> dict[str, float]:
@@ -399,6 +384,7 @@ def _closing_words(run_id: str, is_done: bool) -> None:
         print(f"\nThe results in pictures, in a browser:\n  {line}", flush=True)
         return
     line = runs.resume_line(ARGV, run_id, _earliest_failure(run))
+    _say_if_unwritable()
     print(f"\nThe run ended early. Finished steps are kept; go on with\n  {line}", flush=True)
     with suppress(Exception):  # it may have ended before there was anything to close
         from steps.tracking import finish_parent_run
@@ -406,6 +392,16 @@ def _closing_words(run_id: str, is_done: bool) -> None:
         begun = run["start"].task.data
         config = runs.config_of(begun.settings, begun.environments[0])
         finish_parent_run(config, begun.tracking_run, status="FAILED")
+
+
+def _say_if_unwritable() -> None:
+    """Where the datastore takes nothing more, Metaflow ends with tracebacks: say it in a line."""
+    from steps.orchestration.datastore_root import check_writable
+
+    try:
+        check_writable(ARGV, SPAFlow.__name__)
+    except SPAError as error:
+        print(f"\n{error}", flush=True)
 
 
 def _earliest_failure(run: Any) -> str:
@@ -421,11 +417,14 @@ def _earliest_failure(run: Any) -> str:
 
 def main() -> None:
     """Metaflow's command line, with our last word after `run` and `resume`."""
-    if runs.is_starting(ARGV) and "resume" in ARGV:
+    if runs.is_starting(ARGV):
+        from steps.orchestration.datastore_root import check_writable
         from steps.orchestration.origin import check_origin
 
         try:
-            check_origin(ARGV, SPAFlow.__name__)
+            if "resume" in ARGV:
+                check_origin(ARGV, SPAFlow.__name__)
+            check_writable(ARGV, SPAFlow.__name__)
         except SPAError as error:
             runs.refuse(error)
     if runs.is_starting(ARGV):  # a terminated run ends its tasks, as one does that Ctrl-C ends

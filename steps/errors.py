@@ -31,6 +31,10 @@ class ModelError(SPAError, ValueError):
     """A directory holds no usable Hugging Face model, or one that can't do what is asked."""
 
 
+class StorageError(SPAError, OSError):
+    """A place can't be written: its disk is full or read-only, or a limit is reached."""
+
+
 class CheckpointError(SPAError, RuntimeError):
     """A checkpoint is damaged or belongs to another run, and no earlier one can serve."""
 

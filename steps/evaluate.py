@@ -51,6 +51,8 @@ def evaluate(
     "final". The report's `summary` has the scores of "final" and, nested under their names, those
     of the others. Writes `report.json` and `trajectories_<name>.parquet` to `out_dir`.
     """
+    from steps.policies.parallel import kept_engine  # brings processes and, in them, torch
+
     assert FINAL in model_dirs, f"no {FINAL!r} among the models {sorted(model_dirs)}"
     started = time.monotonic()
     specs = episode_specs(config)
@@ -60,14 +62,16 @@ def evaluate(
     models: dict[str, dict[str, Any]] = {}
     tries: dict[str, dict[str, success.Tries]] = {}
     for name, model_dir in model_dirs.items():
-        trajectories = play(config, specs, model_dir, temperature=config.evaluation.temperature)
+        with kept_engine():
+            trajectories = play(config, specs, model_dir, temperature=config.evaluation.temperature)
+            greedy = greedy_scores(config, specs, model_dir)
         file = out_dir / f"trajectories_{name}.parquet"
         storage.write_trajectories(file, trajectories, config_digest=conf.digest(config))
         models[name] = _describe(config, trajectories, bounds) | {
             "model": model_dir,
             "file": file.name,
         }
-        models[name]["scores"] |= greedy_scores(config, specs, model_dir)
+        models[name]["scores"] |= greedy
         models[name]["scores"] |= teacher_forced_scores(config, specs, model_dir)
         tries[name] = success.tries_by_puzzle(trajectories)
         _track(tracker, name, models[name]["scores"])

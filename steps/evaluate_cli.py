@@ -28,7 +28,7 @@ from steps import storage
 from steps.agent import success
 from steps.errors import ConfigError, SPAError
 from steps.evaluate import episode_specs, play
-from steps.policies.model_directory import check_model
+from steps.policies.model_directory import base_of_adapter, check_model
 from steps.report import tables
 
 STATE_FORMATS = ("grid", "coords", "grid_coords")
@@ -215,8 +215,9 @@ def _config(options: argparse.Namespace, *more: str) -> Config:
         overrides=[*more, *conf.split_overrides(options.override)],
     )
     if not is_baseline:
-        check_model(options.model)
-        _check_length(config, options.model)
+        model = base_of_adapter(options.model) or options.model
+        check_model(model)
+        _check_length(config, model)
     return config
 
 

@@ -20,7 +20,7 @@ import conf
 from conf.schema import Config
 from envs.splits import fraction
 from steps.agent.lending import lend_states
-from steps.agent.parsing import spans
+from steps.agent.parsing import parse_response, spans
 from steps.agent.records import (
     Message,
     ParseStatus,
@@ -59,6 +59,9 @@ class Reason(StrEnum):
     OVER_BUDGET = "over_budget"
     """More actions than the episode had left: of `too_many_actions` those that ignore the budget
     that the prompt tells, not the limit of a single answer."""
+    STATE_HOLDS_TAGS = "state_holds_tags"
+    """A true state that was put into the answer holds tags of the format itself: as it is taught
+    the answer is malformed."""
     TOO_LONG = "too_long"
     DUPLICATE = "duplicate"
     """Same prompt and response as an earlier row."""
@@ -119,7 +122,7 @@ class Sieve:
             for turn in trajectory.turns:
                 self.num_rows += 1
                 row = to_row(trajectory, turn, strip=self.config.sft.state_loss == "strip")
-                reason = self._reason(turn, row)
+                reason = self._reason(trajectory, turn, row)
                 if reason:
                     self._drop(reason, turn)
                     continue
@@ -164,7 +167,7 @@ class Sieve:
             "examples": self.examples,
         }
 
-    def _reason(self, turn: Turn, row: SFTExample) -> str:
+    def _reason(self, trajectory: Trajectory, turn: Turn, row: SFTExample) -> str:
         """Why a row is dropped, or nothing. Unfiltered data lose only turns without an answer."""
         section = self.config.filter
         if not row.response:
@@ -177,6 +180,8 @@ class Sieve:
             return turn.parsed.status
         if turn.parsed.prediction is not None and not turn.transitions:
             return Reason.CONTRADICTION
+        if not _is_well_formed_as_taught(turn, trajectory.response_format):
+            return Reason.STATE_HOLDS_TAGS
         if 0 < section.max_response_chars < len(row.response):
             return Reason.TOO_LONG
         if section.deduplicate and self._is_repeated(row):
@@ -201,6 +206,13 @@ class Sieve:
 def _is_over_budget(turn: Turn) -> bool:
     is_long = turn.parsed.status is ParseStatus.TOO_MANY_ACTIONS
     return is_long and 0 < turn.actions_left < turn.parsed.num_emitted
+
+
+def _is_well_formed_as_taught(turn: Turn, response_format: ResponseFormat) -> bool:
+    """Whether the answer is still so with the true states in it; its actions are as they were."""
+    if turn.response == turn.completion.text:
+        return True
+    return parse_response(turn.response, response_format).is_well_formed
 
 
 def to_row(trajectory: Trajectory, turn: Turn, *, strip: bool = False) -> SFTExample:

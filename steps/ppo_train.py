@@ -15,7 +15,7 @@ from steps.policies.model_directory import check_model
 from steps.settings import cores, env_factory, floor_and_ceiling, one_of
 from steps.tracking import Tracker
 from steps.training.advantages import ADVANTAGES
-from steps.training.backends import choose_backend, num_ranks
+from steps.training.backends import choose_backend, num_ranks, signature
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
 from steps.training.ppo_local import train_ppo
 from steps.training.schedules import SCHEDULES
@@ -36,22 +36,25 @@ def ppo_train(
     Raises `StageError` where fewer steps were done than planned without a time limit.
     """
     check(config)
-    backend = choose_backend(config, config.ppo.backend, "ppo")
+    backend = choose_backend(config, "ppo")
     check_model(model_dir)
     fingerprint = fingerprint_of(
         stage="ppo_train",
         config=config,
         sections=("seed", "env", "model", "prompt", "sampling", "ppo"),
-        inputs={"model": storage.directory_digest(Path(model_dir))},
+        inputs={
+            "model": storage.directory_digest(Path(model_dir)),
+            "backend": signature(config, backend),
+        },
     )
-    result = run_ranks(
-        _train,
+    train_by = _by_verl if backend == "verl" else _by_ranks
+    result = train_by(
         config,
-        model_dir,
-        fingerprint,
-        out_dir,
-        size=num_ranks(config),
-        main_only=(tracker, checkpoints),
+        model_dir=model_dir,
+        fingerprint=fingerprint,
+        out_dir=out_dir,
+        tracker=tracker,
+        checkpoints=checkpoints,
     )
     shutil.rmtree(out_dir / "work", ignore_errors=True)
     planned = config.ppo.total_steps
@@ -88,6 +91,33 @@ def probe_bounds(config: Config) -> dict[str, float | None]:
     return floor_and_ceiling(config, seeds)
 
 
+def _by_verl(config: Config, **arguments: Any) -> dict[str, Any]:
+    from steps.training.ppo_verl import train_ppo_verl
+
+    return train_ppo_verl(config, **arguments)
+
+
+def _by_ranks(
+    config: Config,
+    *,
+    model_dir: str,
+    fingerprint: str,
+    out_dir: Path,
+    tracker: Tracker,
+    checkpoints: CheckpointStore,
+) -> dict[str, Any]:
+    result: dict[str, Any] = run_ranks(
+        _train,
+        config,
+        model_dir,
+        fingerprint,
+        out_dir,
+        size=num_ranks(config),
+        main_only=(tracker, checkpoints),
+    )
+    return result
+
+
 def _train(
     peers: Peers,
     config: Config,
@@ -104,6 +134,7 @@ def _train(
     return {
         "model": str(out_dir / "model"),
         "steps": run.steps,
+        "kept_step": run.kept_step,
         "seconds": run.seconds,
         "curve": run.curve,
         "processes": peers.size,

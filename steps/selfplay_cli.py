@@ -23,7 +23,7 @@ import conf
 from conf.schema import Config
 from steps.agent.records import ParseStatus
 from steps.errors import ConfigError, SPAError
-from steps.policies.model_directory import check_model
+from steps.policies.model_directory import check_model, context_limit
 from steps.report import tables
 from steps.selfplay_generate import STATES, episode_specs
 from steps.settings import BASELINES, cores, one_of, policy_spec, rollout_settings
@@ -120,4 +120,17 @@ def _config(options: argparse.Namespace) -> Config:
         ],
     )
     check_model(options.model)
+    _check_length(config, options.model)
     return config
+
+
+def _check_length(config: Config, model: str) -> None:
+    """Raise `ConfigError` where prompts could grow longer than the model reads."""
+    limit = context_limit(model)
+    if limit is not None and config.sampling.max_model_len > limit:
+        raise ConfigError(
+            f"the model in {model} reads at most {limit} tokens, and {config.env.id} is played "
+            f"with sampling.max_model_len={config.sampling.max_model_len}; name with --like the "
+            "file of conf/model that it was trained with, or give --override "
+            f'"sampling.max_model_len={limit}".'
+        )

@@ -26,9 +26,13 @@ from steps.agent.records import ResponseFormat, Sampling, StateFormat
 from steps.agent.rollout import RolloutSettings
 from steps.errors import ConfigError, EnvironmentIdError, unknown_name
 from steps.policies.base import PolicySpec, check_library
+from steps.policies.engines import check_engine, choose_engine
+from steps.policies.model_directory import base_of_adapter
 
 MAX_CORES = 8
 """Beyond this many processes a model that fits on a laptop gains nothing."""
+SEED_STRIDE = 100_000_000
+"""Between the training puzzles of two runs' seeds: more than any run looks at."""
 BASELINES = ("random", "oracle")
 """Policies that stand in for a model directory."""
 
@@ -83,7 +87,10 @@ def rollout_settings(
     penalties: bool = False,
     temperature: float | None = None,
 ) -> RolloutSettings:
-    """How episodes are played. Only PPO counts penalties, only self-play splices the truth."""
+    """How episodes are played. Only PPO counts penalties, only self-play splices the truth.
+
+    PPO's own play isn't stored, and without predictions nothing in it asks what could have come.
+    """
     return RolloutSettings(
         prompt=prompt_settings(config, selfplay=selfplay),
         sampling=sampling_settings(config, temperature=temperature),
@@ -97,6 +104,7 @@ def rollout_settings(
             "selfplay.prediction", config.selfplay.prediction, ("sampled", "likeliest")
         )
         == "likeliest",
+        foresight=not penalties,
         format_penalty=config.ppo.format_penalty if penalties else 0.0,
         ineffective_penalty=config.ppo.ineffective_penalty if penalties else 0.0,
     )
@@ -107,19 +115,37 @@ def env_factory(config: Config) -> Callable[[], gymnasium.Env[str, str]]:
     return partial(_make_env, config.env.id, dict(config.env.kwargs))
 
 
+def training_seed(config: Config, base_seed: int) -> int:
+    """Where a run's training puzzles begin: each `--seed` trains on puzzles of its own.
+
+    Seed 0 begins at `base_seed`. Puzzles that only measure are drawn from `base_seed` itself, the
+    same for every seed, so that seeds can be compared and averaged.
+    """
+    return base_seed + config.seed * SEED_STRIDE
+
+
 def policy_spec(config: Config, model_dir: str, *, selfplay: bool = False) -> PolicySpec:
     """Who answers: a model directory, or one of `BASELINES` by its name.
 
-    Only in self-play are a model's answers forced to be well-formed, where the settings ask for
-    it; raises `ConfigError` where that can't be done.
+    `generation.engine` says which engine plays a model (`steps.policies.engines`). A directory with
+    a LoRA adapter is played on top of the model that it names, by vLLM alone. Only in self-play are
+    a model's answers forced to be well-formed, where the settings ask for it; raises `ConfigError`
+    where what is asked for can't be done.
     """
     if model_dir in BASELINES:
         return PolicySpec(kind=model_dir, separator=config.env.action_separator)
     if selfplay:
         check_generation(config)
+    engine, base = choose_engine(config), base_of_adapter(model_dir)
+    if base and engine != "vllm":
+        raise ConfigError(
+            f"{model_dir!r} holds a LoRA adapter, which vLLM alone can play: set "
+            "generation.engine=vllm, or merge it into its model."
+        )
     return PolicySpec(
-        kind="hf",
-        model_dir=model_dir,
+        kind=engine,
+        model_dir=base or model_dir,
+        adapter_dir=model_dir if base else "",
         device=config.device,
         dtype=config.model.dtype,
         max_model_len=config.sampling.max_model_len,
@@ -129,11 +155,15 @@ def policy_spec(config: Config, model_dir: str, *, selfplay: bool = False) -> Po
         separator=config.env.action_separator,
         constrained=selfplay and config.generation.constrained,
         max_span_chars=config.generation.max_span_chars,
+        gpu_memory_utilization=config.generation.gpu_memory_utilization,
+        tensor_parallel_size=config.generation.tensor_parallel_size,
+        enforce_eager=config.generation.enforce_eager,
     )
 
 
 def check_generation(config: Config) -> None:
-    """Raise `ConfigError` where answers are to be forced and the library for it is missing."""
+    """Raise `ConfigError` where a library that is asked for is missing."""
+    check_engine(config)
     if config.generation.constrained:
         check_library()
 

@@ -19,7 +19,7 @@ from steps.errors import ConfigError, DataError, StageError
 from steps.policies.model_directory import check_model
 from steps.settings import cores, env_factory, one_of
 from steps.tracking import Tracker
-from steps.training.backends import choose_backend, num_ranks
+from steps.training.backends import choose_backend, num_ranks, signature
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
 from steps.training.probe import run_probe
 from steps.training.sft_local import SFTRun, train_sft
@@ -48,7 +48,7 @@ def sft_train(
     if is_left_out:
         # A pretrained model can speak: such arms train it by reinforcement alone.
         config = replace(config, sft=replace(config.sft, max_steps=0, epochs=0))
-    backend = choose_backend(config, config.sft.backend, "sft")
+    backend = "local" if is_left_out else choose_backend(config, "sft")
     train = storage.read_examples(data_dir / TRAIN_FILE)
     validation = storage.read_examples(data_dir / VALIDATION_FILE)
     if not train:
@@ -66,9 +66,48 @@ def sft_train(
         inputs={
             "data": storage.file_digest(data_dir / TRAIN_FILE),
             "model": storage.directory_digest(Path(source)) if Path(source).is_dir() else source,
+            "backend": signature(config, backend),
         },
     )
-    result = run_ranks(
+    outputs: dict[str, Any] = {
+        "out_dir": out_dir,
+        "tracker": tracker,
+        "checkpoints": checkpoints,
+    }
+    train_by = _by_verl if backend == "verl" else _by_ranks
+    result = train_by(config, train, validation, source, fingerprint, **outputs)
+    shutil.rmtree(out_dir / "work", ignore_errors=True)
+    _gate(config, result["probe"])
+    return {"backend": backend, "fingerprint": fingerprint, "rows": len(train), **result}
+
+
+def _by_verl(
+    config: Config,
+    train: list[SFTExample],
+    validation: list[SFTExample],
+    source: str,
+    fingerprint: str,
+    **outputs: Any,
+) -> dict[str, Any]:
+    from steps.training.sft_verl import train_sft_verl
+
+    return train_sft_verl(
+        config, train, validation, source=source, fingerprint=fingerprint, **outputs
+    )
+
+
+def _by_ranks(
+    config: Config,
+    train: list[SFTExample],
+    validation: list[SFTExample],
+    source: str,
+    fingerprint: str,
+    *,
+    out_dir: Path,
+    tracker: Tracker,
+    checkpoints: CheckpointStore,
+) -> dict[str, Any]:
+    result: dict[str, Any] = run_ranks(
         _train,
         config,
         train,
@@ -79,9 +118,7 @@ def sft_train(
         size=num_ranks(config),
         main_only=(tracker, checkpoints),
     )
-    shutil.rmtree(out_dir / "work", ignore_errors=True)
-    _gate(config, result["probe"])
-    return {"backend": backend, "fingerprint": fingerprint, "rows": len(train), **result}
+    return result
 
 
 def resolve_model(config: Config, model_dir: str, scratch: Path) -> str:
@@ -133,6 +170,7 @@ def _train(
     return {
         "model": str(out_dir / "model"),
         "steps": run.steps,
+        "kept_step": run.kept_step,
         "seconds": run.seconds,
         "curve": run.curve,
         "too_long": run.too_long,

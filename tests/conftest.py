@@ -28,7 +28,7 @@ FIXED = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MPLBACKEND": "Agg",
 }
-FOREIGN = ("METAFLOW_", "MLFLOW_", "HYDRA_", "CUDA_VISIBLE_DEVICES", "FORCE_COLOR")
+FOREIGN = ("METAFLOW_", "MLFLOW_", "HYDRA_", "FORCE_COLOR")
 
 for name in [name for name in os.environ if name.startswith(FOREIGN)]:
     del os.environ[name]

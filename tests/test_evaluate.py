@@ -55,6 +55,16 @@ def slippery(tmp_path_factory):
     return run(config, out_dir, after_sft="random", final="oracle"), out_dir
 
 
+def test_every_seed_is_measured_on_the_same_puzzles():
+    drawn = []
+    for seed in (0, 1):
+        config = make_config(puzzles=8, samples=2)
+        config.seed = seed
+        drawn.append(evaluation.episode_specs(config))
+    assert [spec.env_seed for spec in drawn[0]] == [spec.env_seed for spec in drawn[1]]
+    assert not {each.sampling_seed for each in drawn[0]} & {each.sampling_seed for each in drawn[1]}
+
+
 def test_optimal_play_scores_the_ceiling_and_random_play_the_floor(slippery):
     summary = slippery[0]["summary"]
     random = summary["after_sft"]

@@ -296,3 +296,16 @@ def test_two_puzzles_give_one_to_each_side(share: float) -> None:
 def test_one_puzzle_or_no_share_is_all_training() -> None:
     assert [row.split for row in split_by_puzzle(rows_of(["aa", "aa"]), 0.9)] == ["train"] * 2
     assert {row.split for row in split_by_puzzle(rows_of(["aa", "bb"]), 0.0)} == {"train"}
+
+
+def test_an_answer_that_a_true_state_breaks_is_dropped_and_counted(tmp_path: Path) -> None:
+    """A state may hold our own tags; the model's answer was well-formed, what is taught isn't."""
+    broken = GOOD.replace("P_G", "P<answer>G")
+    odd = turn(index=1, response=broken, observation_truth="P<answer>G")
+    spliced = turn(index=2, response=GOOD.replace("P_G", "PxG"), observation_truth="PxG")
+    result = sift(Config(), tmp_path, episode(turn(), odd, spliced))
+    assert (result["kept"], result["dropped"]) == (2, {"state_holds_tags": 1})
+    assert result["examples"]["state_holds_tags"] == [GOOD]
+    config = Config()
+    config.filter.enabled = False
+    assert sift(config, tmp_path, episode(turn(), odd))["kept"] == 2

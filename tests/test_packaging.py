@@ -78,12 +78,26 @@ def test_pyproject_names_every_package() -> None:
     assert sorted(in_tree) == listed
 
 
-def test_constraints_are_exact_sorted_and_within_the_ranges() -> None:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
-    versions = dict(pins)
+def pinned(file: str) -> dict[str, str]:
+    """Name -> version of a file of constraints, which must be exact, sorted and without tags."""
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    versions = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     assert list(versions) == sorted(versions)
     assert not any("+" in version for version in versions.values())
+    return versions
+
+
+def test_the_gpu_extra_and_what_all_need_are_resolved_together() -> None:
+    versions = pinned("constraints-gpu.txt")  # `make gpucheck` asks the index
+    project = PYPROJECT["project"]
+    for text in [*project["dependencies"], *project["optional-dependencies"]["gpu"]]:
+        wanted = Requirement(text)
+        assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), text
+    assert "flash-attn" not in versions
+
+
+def test_constraints_are_exact_and_within_the_ranges() -> None:
+    versions = pinned("constraints.txt")
     project = PYPROJECT["project"]
     extras = project["optional-dependencies"]
     tested = [*project["dependencies"], *extras["dev"]]

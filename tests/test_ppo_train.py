@@ -38,7 +38,7 @@ def run(config: Config, model_dir: str, directory: Path, **replaced: Any) -> dic
         ("ppo.lr_schedule", "cosin", r"ppo.lr_schedule.*did you mean 'cosine'"),
         ("ppo.filter_ratio", 0.0, r"ppo.filter_ratio is 0.0"),
         ("ppo.filter_ratio", 1.5, r"ppo.filter_ratio is 1.5"),
-        ("ppo.backend", "verl", r"ppo.backend is verl.*ppo.backend=local"),
+        ("ppo.backend", "verl", r"ppo by verl: .*ppo.backend=local"),
         ("sampling.temperature", 0.0, r"sampling.temperature above 0"),
         ("sampling.top_p", 0.9, r"sampling.top_p=1"),
         ("model.lora_rank", 8, r"set model.lora_rank=0"),

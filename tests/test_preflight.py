@@ -26,7 +26,7 @@ def model_dir(tmp_path: Path) -> Path:
     """A directory with the files of a model, as far as they are looked at before it is loaded."""
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text(json.dumps({}))
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     return tmp_path
 
 
@@ -37,15 +37,16 @@ def test_what_can_be_run_passes(model_dir: Path) -> None:
 
 @pytest.mark.parametrize("profile", ["single_gpu", "multi_gpu", "paper"])
 def test_a_profile_whose_trainer_isnt_there_says_so(profile: str) -> None:
-    with pytest.raises(ConfigError, match=rf"sft\.backend is verl.*profile {profile}"):
+    with pytest.raises(ConfigError, match=rf"needs a CUDA GPU.*profile {profile}"):
         preflight.check(smoke(profile=profile))
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("ppo.backend=verl", r"ppo\.backend is verl"),
-        ("model.lora_rank=4", r"model\.lora_rank is 4"),
+        ("ppo.backend=verl", r"ppo by verl: the model built from scratch is a GPT-2"),
+        ("model.lora_rank=4", r"model\.lora_rank is 4, which verl alone trains"),
+        ("model.lora_rank=4 sft.backend=local", r"model\.lora_rank is 4"),
         ("env.kwargs.size=1", "size is 1"),
         ("evaluation.puzzles=9 env.kwargs.size=2", r"evaluation\.puzzles=9 on frozenlake: .*found"),
         ("sft.probe_puzzles=9 env.kwargs.size=2 evaluation.puzzles=1", r"sft\.probe_puzzles=9"),

@@ -120,6 +120,16 @@ def test_a_mistake_on_the_command_line_is_one_line(
     assert message in line
 
 
+def test_a_model_that_reads_less_than_the_settings_say_is_refused(
+    model_dir: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", model_dir, "--like", "tiny"]
+    with pytest.raises(SystemExit):
+        main(["format-rate", *words])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "reads at most 192 tokens" in line and "sampling.max_model_len=256" in line
+
+
 def test_the_module_of_the_stage_is_the_command(root: Path) -> None:
     command = [sys.executable, "-m", "steps.selfplay_generate", "format-rate", "--model", "oracle"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)

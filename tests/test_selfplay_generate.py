@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import envs
+from conf import checks
 from conf.schema import Config
 from envs import splits
 from steps import selfplay_generate as stage
@@ -87,6 +88,31 @@ def test_rounds_go_on_where_the_last_one_ended(config: Config) -> None:
     assert max(first) < min(second)
 
 
+def test_each_seed_plays_puzzles_of_its_own_and_all_of_the_split(config: Config) -> None:
+    own = [seed for seed in range(60) if split_at(seed) == "sft"]
+    assert [spec.env_seed for spec in episode_specs(config)][:8:2] == own[:4] == [10, 15, 21, 25]
+    drawn = {}
+    for seed in (0, 1, 2):
+        config.seed = seed
+        drawn[seed] = {spec.env_seed for spec in episode_specs(config)}
+        assert all(seed * 10**8 <= each < seed * 10**8 + 1000 for each in drawn[seed])
+        assert {split_at(each) for each in drawn[seed]} == {"sft"}
+    assert len(set.union(*drawn.values())) == 36
+
+
+def test_the_largest_seed_is_played_and_stored(config: Config, tmp_path: Path) -> None:
+    config.seed = checks.MAX_SEED
+    play(config, tmp_path)
+    found = read_trajectories(tmp_path / stage.FILE)
+    assert min(each.env_seed for each in found) >= 10**17
+
+
+def split_at(seed: int) -> str:
+    env = envs.make("frozenlake")
+    env.reset(seed=seed)
+    return splits.split_of(env.unwrapped.puzzle_hash())
+
+
 def test_the_same_settings_give_the_same_file_and_another_seed_another_play(
     config: Config, tmp_path: Path
 ) -> None:
@@ -97,7 +123,7 @@ def test_the_same_settings_give_the_same_file_and_another_seed_another_play(
     config.seed = 1
     play(config, tmp_path / "c")
     other = read_trajectories(tmp_path / "c" / stage.FILE)
-    assert [each.env_seed for each in first] == [each.env_seed for each in other]
+    assert not {each.env_seed for each in first} & {each.env_seed for each in other}
     answers = [[turn.completion.text for turn in each.turns] for each in first]
     assert answers != [[turn.completion.text for turn in each.turns] for each in other]
 
@@ -181,6 +207,11 @@ def test_play_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None
     assert [each.turns[0].completion.token_ids for each in one] == [
         each.turns[0].completion.token_ids for each in two
     ]
+
+
+def test_the_result_says_what_the_world_was_made_with(config: Config, tmp_path: Path) -> None:
+    config.env.kwargs = {"size": 5}
+    assert play(config, tmp_path)["env_kwargs"] == {"size": 5}
 
 
 def test_coordinates_drawn_at_random_are_what_finetuning_is_taught(

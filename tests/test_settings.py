@@ -45,6 +45,20 @@ def test_only_ppo_counts_penalties_and_only_self_play_splices() -> None:
     training = settings.rollout_settings(config, penalties=True)
     assert (training.format_penalty, training.ineffective_penalty) == (-0.25, -0.05)
     assert settings.rollout_settings(config, splice=True).splice
+    assert plain.foresight and not training.foresight
+
+
+def test_training_puzzles_of_each_seed_begin_elsewhere() -> None:
+    config = Config()
+    begins = {}
+    for config.seed in (0, 1, 7):
+        bases = config.selfplay.base_seed, config.ppo.base_seed
+        begins[config.seed] = [settings.training_seed(config, base) for base in bases]
+    assert begins == {
+        0: [0, 1_000_000],
+        1: [100_000_000, 101_000_000],
+        7: [700_000_000, 701_000_000],
+    }
 
 
 def test_a_temperature_of_zero_overrules_the_configured_one() -> None:

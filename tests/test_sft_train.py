@@ -54,7 +54,7 @@ def run(
     ("setting", "value", "message"),
     [
         ("sft.state_loss", "masked", r"sft.state_loss.*did you mean 'mask'"),
-        ("sft.backend", "verl", r"sft.backend is verl.*set sft.backend=local"),
+        ("sft.backend", "verl", r"sft by verl: .*sft.backend=local"),
         ("sft.backend", "locale", r"sft.backend.*did you mean 'local'"),
         ("model.lora_rank", 8, r"model.lora_rank is 8.*set model.lora_rank=0"),
         ("model.from_scratch", False, r"has no path and isn't built from scratch"),

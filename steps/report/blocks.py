@@ -106,7 +106,7 @@ def selfplay_blocks(result: Result) -> list[Block]:
     return [
         _heading("Self-play", f"Episodes of the game, whose turns finetuning imitates{truth}."),
         _facts(facts),
-        *episode_blocks(result),
+        *episode_blocks(result, env_kwargs=result.get("env_kwargs")),
     ]
 
 
@@ -153,6 +153,18 @@ def sft_blocks(result: Result) -> list[Block]:
         *_world_model(result.get("probe")),
         *_probe_breakdowns(result.get("probe") or {}),
         *_teacher_forced({"after SFT": _without_prefix(result.get("probe") or {}, "probe/")}),
+        *(block for each in result.get("rounds") or () for block in _round_blocks(each)),
+    ]
+
+
+def _round_blocks(played: Result) -> list[Block]:
+    """Self-play and filter of a later round, which have no card of their own."""
+    number_of = played["round"]
+    heading = f"## Round {number_of}\n\nThe model of round {number_of - 1} plays for this one."
+    return [
+        Markdown(text=heading),
+        *selfplay_blocks(played["selfplay"]),
+        *filter_blocks(played["filter"]),
     ]
 
 

@@ -42,7 +42,7 @@ def curve_of(run: Played) -> Sequence[Mapping[str, Any]]:
 
 
 def at_equal(rows: Sequence[Row], unit: str) -> list[AtEqual]:
-    """Every arm of each environment at its common point; arms without a curve are left out."""
+    """Every arm of each environment at its common point, but those of `without_curve`."""
     by_env: dict[str, list[Row]] = {}
     for row in rows:
         if all(curve_of(run) for run in row.runs):
@@ -52,6 +52,18 @@ def at_equal(rows: Sequence[Row], unit: str) -> list[AtEqual]:
         common = min(place(run, curve_of(run)[-1], unit) for row in trained for run in row.runs)
         found += [_at(row, unit, common) for row in trained]
     return found
+
+
+def without_curve(rows: Sequence[Row]) -> list[str]:
+    """A line on each arm that can't be compared, since some run of it has no steps of PPO."""
+    lines = []
+    for row in rows:
+        bare = [run.run for run in row.runs if not curve_of(run)]
+        if bare:
+            lines.append(
+                f"{row.env_id}, {row.arm}, {row.model}: no steps of PPO in {', '.join(bare)}"
+            )
+    return lines
 
 
 def place(run: Played, entry: Mapping[str, Any], unit: str) -> float:

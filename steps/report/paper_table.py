@@ -21,7 +21,7 @@ from typing import Any
 from steps.errors import SPAError
 from steps.report import exports
 from steps.report.differences import differences
-from steps.report.equal import UNITS, WINDOW, AtEqual, at_equal, curve_of
+from steps.report.equal import UNITS, WINDOW, AtEqual, at_equal, curve_of, without_curve
 from steps.report.exports import Played
 from steps.report.paper_pictures import curves, picture
 from steps.report.paper_rows import Estimate, Row, estimate_text, rows_of, value_of
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.exit(2, f"{error}\n")
     rows, lines = rows_of(found.played)
     lines += found.left_out
-    text = markdown(rows, lines, at_equal(rows, options.at_equal) if options.at_equal else ())
+    text = markdown(rows, lines, options.at_equal or "")
     sys.stdout.write(text)
     if options.out is not None:
         write(options.out, rows, text)
@@ -85,8 +85,11 @@ def write(out: Path, rows: Sequence[Row], text: str) -> None:
         (out / f"curves{name}.png").write_bytes(drawn)
 
 
-def markdown(rows: Sequence[Row], lines: Sequence[str], equal: Sequence[AtEqual] = ()) -> str:
-    """The whole text: table, caption, what is missing, and the arms at their common point."""
+def markdown(rows: Sequence[Row], lines: Sequence[str], unit: str = "") -> str:
+    """The whole text: table, caption, what is missing, and the arms at their common point.
+
+    `unit` is that of the point (`equal.UNITS`); empty compares none.
+    """
     parts = []
     if rows:
         parts += [_table(*_cells(rows)), CAPTION]
@@ -94,8 +97,8 @@ def markdown(rows: Sequence[Row], lines: Sequence[str], equal: Sequence[AtEqual]
         parts.append("No run was evaluated.")
     if lines:
         parts.append("Not in the table, or not as one row:\n\n" + _bullets(lines))
-    if equal:
-        parts += [f"### At equal {equal[0].unit}", _table(*_equal_cells(equal)), _words(equal[0])]
+    if unit:
+        parts += _equal_parts(rows, unit)
     return "\n\n".join(parts) + "\n"
 
 
@@ -181,6 +184,16 @@ def _row_cells(row: Row, ks: Sequence[int]) -> list[str]:
         NONE if paper is None or paper.before is None else pair_text(paper.before),
         "; ".join([*_own_notes(row), *differences(row, paper)]) or NONE,
     ]
+
+
+def _equal_parts(rows: Sequence[Row], unit: str) -> list[str]:
+    equal, missing = at_equal(rows, unit), without_curve(rows)
+    parts = [f"### At equal {unit}"]
+    if equal:
+        parts += [_table(*_equal_cells(equal)), _words(equal[0])]
+    if missing:
+        parts.append("Not compared:\n\n" + _bullets(missing))
+    return parts
 
 
 def _equal_cells(equal: Sequence[AtEqual]) -> tuple[list[str], list[list[str]]]:

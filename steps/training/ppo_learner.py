@@ -15,6 +15,7 @@ from transformers import AutoModel
 
 from conf.schema import Config
 from steps.policies.hf import load_model, load_tokenizer, resolve_device
+from steps.settings import training_seed
 from steps.training.checkpoints import load_trainer_state, save_model, save_trainer_state
 from steps.training.optimizers import Optimizers, build_optimizers
 from steps.training.schedules import lr_scale
@@ -100,7 +101,7 @@ def build_learner(peers: Peers, config: Config, model_dir: str, resumed: str) ->
         ),
         critic_optimizer=critic
         and build_optimizers(critic, kind="adamw", lr=section.critic_lr, muon_lr=0.0, **common),
-        env_cursor=section.base_seed,
+        env_cursor=training_seed(config, section.base_seed),
     )
     if resumed:
         _restore(learner, Path(resumed))

@@ -36,6 +36,7 @@ from steps.policies.hf import HFPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.tracking import Tracker
 from steps.training import probe
+from steps.training.best import ppo_best, take_best
 from steps.training.checkpoints import CheckpointStore
 from steps.training.ppo_learner import Learner, build_learner, save_learner
 from steps.training.ppo_update import estimate, learn
@@ -49,6 +50,8 @@ class PPORun:
     model: Any
     tokenizer: Any
     steps: int = 0
+    kept_step: int = 0
+    """Step whose weights the model holds: the last, or the best (`ppo.keep`)."""
     seconds: float = 0.0
     """Of training: without probes, checkpoints and what a kill took back."""
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -82,6 +85,7 @@ def train_ppo(
         max_batch=config.generation.max_batch,
     )
     make_env = env_factory(config)
+    judge = ppo_best(section.keep)
     for step in range(start, section.total_steps):
         began = time.perf_counter()
         if section.time_limit_s > 0:
@@ -99,11 +103,23 @@ def train_ppo(
         out_of_time = section.time_limit_s > 0 and run.seconds >= section.time_limit_s
         if peers.gather(out_of_time)[0]:
             break
-        if section.save_every and (step + 1) % section.save_every == 0:
-            if peers.is_main and checkpoints is not None:
+        if peers.is_main and checkpoints is not None:
+            best = judge.step(run.curve)
+            is_due = section.save_every > 0 and (step + 1) % section.save_every == 0
+            if is_due or best == run.steps:
                 progress = {"seconds": run.seconds, "curve": run.curve}
                 save_learner(learner, work_dir / "checkpoint", progress)
-                checkpoints.save(work_dir / "checkpoint", step=run.steps, fingerprint=fingerprint)
+                checkpoints.save(
+                    work_dir / "checkpoint", step=run.steps, fingerprint=fingerprint, best=best
+                )
+    run.kept_step = take_best(
+        peers,
+        learner.actor,
+        best=judge.step(run.curve),
+        last=run.steps,
+        fingerprint=fingerprint,
+        checkpoints=checkpoints,
+    )
     return run
 
 

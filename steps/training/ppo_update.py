@@ -6,6 +6,7 @@ the ranks and divided by the whole minibatch's tokens (actor) or decisions (crit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from steps.agent.records import Trajectory
+from steps.errors import StageError
 from steps.training.advantages import whiten
 from steps.training.episodes import Episode, chosen_episodes
 from steps.training.losses import entropy, policy_loss, token_logprobs, value_loss
@@ -29,17 +31,21 @@ from steps.training.ppo_learner import Learner, set_lr
 from steps.training.tokenization import micro_batches, pad_rows, system_length
 from steps.workers import Peers
 
+MAX_FALLBACK_SHARE = 0.5
+"""Above it most episodes would be learned from as `ppo.loss_on=sampled` does."""
+
 
 def estimate(
     learner: Learner, trajectories: list[Trajectory]
 ) -> tuple[list[PPOSample], dict[str, float]]:
     """Samples of the kept groups, with values, advantages (normalised over all ranks), returns.
 
-    Also the metrics of `chosen_episodes`.
+    Also the metrics of `chosen_episodes` and, with `ppo.loss_on=all`, `ppo/loss_on_fallback`.
     """
     section = learner.config.ppo
     kept, metrics = chosen_episodes(learner.peers, section, trajectories)
-    samples = _samples(learner, kept)
+    samples, fallback = _samples(learner, kept)
+    metrics |= fallback
     if learner.critic is not None:
         for sample, values in zip(samples, _values(learner, samples), strict=True):
             sample.values = values
@@ -58,7 +64,7 @@ def estimate(
     return samples, metrics
 
 
-def _samples(learner: Learner, kept: Sequence[Episode]) -> list[PPOSample]:
+def _samples(learner: Learner, kept: Sequence[Episode]) -> tuple[list[PPOSample], dict[str, float]]:
     section = learner.config.ppo
     starts = None
     if section.loss_on == "all":
@@ -70,9 +76,29 @@ def _samples(learner: Learner, kept: Sequence[Episode]) -> list[PPOSample]:
         rewards=[item.rewards for item in kept],
         context_starts=starts,
     )
-    if starts is not None:
-        _fill_context_logprobs(learner, samples)
-    return samples
+    if starts is None:
+        return samples, {}
+    fallback = _fallback_share(learner.peers, samples)
+    _fill_context_logprobs(learner, samples)
+    return samples, {"ppo/loss_on_fallback": fallback}
+
+
+def _fallback_share(peers: Peers, samples: Sequence[PPOSample]) -> float:
+    """Share of all ranks' episodes of which `ppo.loss_on=all` learns only what was sampled.
+
+    They are in several sequences: a later prompt tokenises an earlier answer otherwise than it was
+    sampled, or the chat template changes it. Raises `StageError` where they are too many.
+    """
+    sequences = Counter(sample.episode for sample in samples)
+    split, episodes = peers.sum([sum(n > 1 for n in sequences.values()), len(sequences)])
+    share = split / max(episodes, 1)
+    if share > MAX_FALLBACK_SHARE:
+        raise StageError(
+            f"ppo.loss_on=all can't be had: in {share:.0%} of a step's episodes later prompts hold "
+            "earlier answers in other tokens than were sampled (a chat template that rewrites "
+            "answers does so in all of them); set ppo.loss_on=sampled."
+        )
+    return share
 
 
 def _context_start(learner: Learner, trajectory: Trajectory) -> int:

@@ -21,13 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from conf.schema import Config, SFTSection
 from steps.agent.records import SFTExample
 from steps.policies.hf import HFPolicy, load_model, load_tokenizer
 from steps.tracking import Tracker
+from steps.training.batch_order import batch_rows, epoch_steps, num_steps
+from steps.training.best import sft_best, take_best
 from steps.training.checkpoints import (
     CheckpointStore,
     load_trainer_state,
@@ -60,6 +61,8 @@ class SFTRun:
     steps: int
     curve: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
+    kept_step: int = 0
+    """Step whose weights the model holds: the last, or the best (`sft.keep`)."""
     too_long: int = 0
     """Rows, of training and validation, that were left out for their length."""
 
@@ -71,18 +74,6 @@ class SFTRun:
             max_model_len=config.sampling.max_model_len,
             max_batch=config.generation.max_batch,
         )
-
-
-def num_steps(section: SFTSection, num_rows: int) -> int:
-    """Optimizer steps of the whole run: `max_steps`, or `epochs` over the rows."""
-    if section.max_steps > 0:
-        return section.max_steps
-    return section.epochs * epoch_steps(section, num_rows)
-
-
-def epoch_steps(section: SFTSection, num_rows: int) -> int:
-    """Optimizer steps of one pass over the rows."""
-    return max(1, num_rows // section.batch_size)
 
 
 def train_sft(
@@ -136,9 +127,10 @@ def train_sft(
     )
     if run.too_long and peers.is_main:
         _warn_of_length(run.too_long, len(train) + len(validation), limit)
+    judge = sft_best(section.keep)
     began = time.perf_counter() - seconds
     for step in range(start, run.steps):
-        batch = _share(peers, _batch_rows(config.seed, step, section.batch_size, len(rows)))
+        batch = _share(peers, batch_rows(config.seed, step, section.batch_size, len(rows)))
         metrics = _update(
             peers, model, optimizer, [rows[i] for i in batch], section, step, run.steps
         )
@@ -152,14 +144,24 @@ def train_sft(
                 run.curve.append({"step": step + 1, **metrics})
                 if tracker is not None:
                     tracker.log(metrics, step + 1)
-            if section.save_every > 0 and (step + 1) % section.save_every == 0 and not last:
+            best = judge.step(run.curve)
+            is_due = section.save_every > 0 and (step + 1) % section.save_every == 0
+            if (is_due or best == step + 1) and not last:
                 run.seconds = time.perf_counter() - began
                 _save(work_dir / "checkpoint", run, optimizer)
                 if checkpoints is not None:
                     checkpoints.save(
-                        work_dir / "checkpoint", step=step + 1, fingerprint=fingerprint
+                        work_dir / "checkpoint", step=step + 1, fingerprint=fingerprint, best=best
                     )
     run.seconds = time.perf_counter() - began
+    run.kept_step = take_best(
+        peers,
+        model,
+        best=judge.step(run.curve),
+        last=run.steps,
+        fingerprint=fingerprint,
+        checkpoints=checkpoints,
+    )
     return run
 
 
@@ -182,17 +184,6 @@ def _warn_of_length(too_long: int, total: int, limit: int) -> None:
 
 def _context(model: Any) -> int:
     return getattr(model.config, "max_position_embeddings", None) or 1 << 30
-
-
-def _batch_rows(seed: int, step: int, batch_size: int, num_rows: int) -> list[int]:
-    """Rows of batch `step`: each epoch is a fresh permutation, fixed by seed and epoch.
-
-    Batches are full: rows that fill none are left out, others in each epoch.
-    """
-    per_epoch = max(1, num_rows // batch_size)
-    epoch, position = divmod(step, per_epoch)
-    order = np.random.default_rng([seed, epoch]).permutation(num_rows)
-    return [int(row) for row in order[position * batch_size : (position + 1) * batch_size]]
 
 
 def _share(peers: Peers, rows: Sequence[int]) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 import conf
 from conf import ConfigError, compose
@@ -159,6 +160,7 @@ def test_overrides_are_read_in_hydras_syntax(
             },
             ["sft.thought_weight", "sft.state_loss=mask"],
         ),
+        ({"seed": 10**9 + 1}, ["seed=1000000001", "smaller"]),
         ({"overrides": ["profile=paper"]}, ["option --profile"]),
         ({"overrides": ["env.id=sokoban"]}, ["option --env"]),
         ({"overrides": ["ppo.lr=${nowhere}"]}, ["'nowhere' not found"]),
@@ -249,3 +251,46 @@ def test_how_a_model_plays_one_world_goes_over_how_it_plays_any() -> None:
     """A tiny model plays ten turns of one action; a game of one question has one turn."""
     assert conf.compose(env="frozenlake").env.max_turns == 10
     assert conf.compose(env="bandit").env.max_turns == 1
+
+
+def test_the_published_sokoban_data_are_raw_and_those_of_other_games_filtered() -> None:
+    enabled = {
+        env: compose(profile="paper", env=env).filter.enabled
+        for env in ("sokoban", "sokoban_2boxes", "frozenlake", "frozenlake_upstream", "sudoku")
+    }
+    assert enabled == {
+        "sokoban": False,
+        "sokoban_2boxes": False,
+        "frozenlake": True,
+        "frozenlake_upstream": True,
+        "sudoku": True,
+    }
+    assert compose(profile="laptop", env="sokoban").filter.enabled
+    raised = compose(profile="paper", env="sokoban", overrides=["filter.enabled=true"])
+    assert raised.filter.enabled
+
+
+def test_what_holds_in_one_world_goes_over_what_holds_in_its_game() -> None:
+    def rewards(env: str, model: str) -> float:
+        found = compose(experiment="vagen_reward", env=env, model=model).ppo
+        assert found.observation_reward == found.prediction_reward
+        return found.observation_reward
+
+    names = ("frozenlake", "sudoku", "sudoku_hard", "sudoku_9x9")
+    assert [rewards(name, "tiny") for name in names] == [0.05, 0.02, 0.02, 0.01]
+    assert rewards("sudoku", "tiny_0_5m") == 0.02
+    assert rewards("sudoku", "qwen2.5-1.5b") == 0.5
+
+
+def test_worlds_that_a_file_speaks_of_exist() -> None:
+    """A key of `for_env` is a world, or the first words of one's name."""
+    root = Path(conf.__file__).parent
+    found = [
+        (path.name, key)
+        for path in root.rglob("*.yaml")
+        for key in OmegaConf.load(path).get("for_env", {})
+    ]
+    assert ("paper.yaml", "sokoban") in found
+    for name, key in found:
+        worlds = [env for env in conf.known("env") if f"{env}_".startswith(f"{key}_")]
+        assert worlds, (name, key)

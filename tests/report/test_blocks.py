@@ -422,3 +422,31 @@ def test_the_chance_of_a_prediction_is_unknown_where_only_the_path_is():
     )
     assert found["turns"][0]["chance"] is None
     assert found["prediction_separator"] == "||"
+
+
+def test_a_later_rounds_play_is_on_the_card_of_finetuning():
+    rounds = [
+        {
+            "round": number,
+            "selfplay": {"trajectories": 10 * number, "turns": 50, "round": number},
+            "filter": {"rows": 50, "kept": 40, "dropped": {"no_answer": 10}, "examples": {}},
+        }
+        for number in (2, 3)
+    ]
+    alone = everything(blocks.sft_blocks({"curve": []}))
+    told = everything(blocks.sft_blocks({"curve": [], "rounds": rounds}))
+    assert "Round" not in alone
+    for words in ("Round 2", "The model of round 1 plays", "Round 3", "40 turns kept, 10 dropped"):
+        assert words in told
+    assert everything(blocks.sft_blocks({"curve": [], "rounds": []})) == alone
+
+
+def test_selfplay_card_draws_boards_with_the_symbols_of_its_own_arguments(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        blocks, "episode_blocks", lambda result, env_kwargs=None: seen.append(env_kwargs) or []
+    )
+    symbols = {"symbols": ["w", " ", "t", "b", "B", "p", "q"]}
+    blocks.selfplay_blocks({"env_kwargs": symbols})
+    blocks.selfplay_blocks({})
+    assert seen == [symbols, None]

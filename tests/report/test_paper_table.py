@@ -324,6 +324,26 @@ def test_environments_have_common_points_of_their_own(tmp_path: Path) -> None:
     assert [each.at for each in at_equal(rows(tmp_path, lake, room), "seconds")] == [8, 4]
 
 
+def test_arms_without_steps_of_ppo_are_named_below_the_comparison(tmp_path: Path) -> None:
+    trained = exported(successes=(0.1,) * 4)
+    bare = [
+        exported(experiment="vanilla_rl", seed=0, successes=(0.1,)),
+        exported(experiment="vanilla_rl", seed=1),
+    ]
+    bare[1]["environments"]["frozenlake"]["ppo_train"].pop("curve")
+    found = rows(tmp_path, trained, *bare)
+    text = paper_table.markdown(found, [], "episodes")
+    below = text.partition("### At equal episodes")[2]
+    table, _, missing = below.partition("Not compared:")
+    assert "| spa |" in table and "vanilla_rl" not in table
+    (line,) = [line for line in missing.splitlines() if line.startswith("- ")]
+    assert line.startswith("- frozenlake, vanilla_rl, ") and "no steps of PPO in " in line
+    spa, vanilla = sorted(found, key=lambda row: row.experiment)
+    assert "Not compared" not in paper_table.markdown([spa], [], "seconds")
+    only = paper_table.markdown([vanilla], [], "seconds")
+    assert "### At equal seconds\n\nNot compared:" in only
+
+
 def test_the_range_of_seeds_is_drawn_over_what_all_cover() -> None:
     x, mean, low, high = seeds_range(
         [Series(name="0", x=[0, 10], y=[0.0, 1.0]), Series(name="1", x=[5, 20], y=[0.5, 0.5])]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from conf.schema import Config
-from envs.splits import draw_seeds
+from envs.splits import draw_seeds, split_of
 from steps.agent.records import Trajectory
 from steps.policies.hf import load_model
 from steps.settings import env_factory
@@ -146,6 +146,22 @@ def test_interrupted_and_resumed_it_ends_with_the_same_weights_having_seen_the_s
     expected = draw_seeds(env_factory(config), "train", 6 * 32, config.ppo.base_seed)
     assert seeds_of(whole_plays) == expected
     assert seeds_of(plays) == expected
+
+
+def test_another_seed_trains_on_other_puzzles_and_is_probed_on_the_same(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    config.ppo.total_steps, config.ppo.probe_every, config.ppo.probe_puzzles = 1, 1, 8
+    trained, probed = {}, {}
+    for config.seed in (0, 1):
+        with episodes_of(monkeypatch) as plays:
+            train(config, model_dir, tmp_path / str(config.seed))
+        trained[config.seed] = {(each.env_seed, each.puzzle_hash) for each in plays[0]}
+        probed[config.seed] = [each.env_seed for each in plays[1]]
+    assert min(trained[0])[0] // 10**8 == 0 and min(trained[1])[0] // 10**8 == 1
+    assert {split_of(puzzle) for _, puzzle in trained[0] | trained[1]} == {"train"}
+    assert probed[0] == probed[1] == sorted(set(probed[0])) and len(probed[0]) == 8
 
 
 def without_time(point: dict[str, float]) -> dict[str, float]:

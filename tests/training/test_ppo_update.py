@@ -13,6 +13,7 @@ import torch
 
 from conf.schema import Config
 from steps.agent.records import Message, Trajectory, Turn
+from steps.errors import StageError
 from steps.policies.hf import encode_prompts
 from steps.training.ppo_batch import PPOSample, token_advantages
 from steps.training.ppo_learner import Learner, build_learner
@@ -98,6 +99,36 @@ def test_loss_on_all_learns_the_worlds_text_with_the_models_own_probabilities(
     # entropy is still that of what was sampled
     sampled = [expected[i] for i in (7, 8, 9, 10, 15, 16, 17, 18)]
     assert metrics["actor/entropy"] == pytest.approx(-sum(sampled) / 8, rel=1e-4)
+
+
+def test_episodes_whose_prompts_hold_other_tokens_than_were_sampled_are_counted(
+    model_dir: str,
+) -> None:
+    """One of three: its second prompt begins otherwise than its first one went on."""
+    learner = make_learner(model_dir, loss_on="all")
+    whole = [two_turns(learner, float(member), member) for member in (0, 1)]
+    samples, metrics = estimate(learner, [*whole, rewritten(two_turns(learner, 1.0, 2))])
+    assert metrics["ppo/loss_on_fallback"] == pytest.approx(1 / 3)
+    assert [sum(sample.tokens.loss_mask) for sample in samples] == [16, 16, 4, 4]
+    plain = make_learner(model_dir)
+    assert "ppo/loss_on_fallback" not in estimate(plain, whole)[1]
+
+
+def test_where_most_prompts_do_the_setting_is_refused(model_dir: str) -> None:
+    learner = make_learner(model_dir, loss_on="all")
+    split = [rewritten(two_turns(learner, 1.0, member)) for member in (1, 2)]
+    with pytest.raises(StageError, match=r"in 67% .*ppo\.loss_on=sampled"):
+        estimate(learner, [two_turns(learner, 0.0), *split])
+
+
+def rewritten(episode: Trajectory) -> Trajectory:
+    """The second prompt with another token in the place of the first answer's second one."""
+    first, second = episode.turns
+    ids = second.completion.prompt_ids
+    place = len(first.completion.prompt_ids) + 1
+    other = (*ids[:place], ids[place] + 1, *ids[place + 1 :])
+    completion = replace(second.completion, prompt_ids=other)
+    return replace(episode, turns=(first, replace(second, completion=completion)))
 
 
 def advantages_of(samples: Sequence[PPOSample]) -> list[list[float]]:

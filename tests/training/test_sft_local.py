@@ -16,8 +16,9 @@ from steps.agent.records import ResponseFormat, SFTExample
 from steps.errors import DataError
 from steps.tracking import NullTracker
 from steps.training import sft_local, tokenization
+from steps.training.batch_order import num_steps
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
-from steps.training.sft_local import SFTRun, evaluate_loss, num_steps, train_sft
+from steps.training.sft_local import SFTRun, evaluate_loss, train_sft
 from steps.training.tiny_model import build_tokenizer
 from steps.training.tokenization import SFTRow, tokenize_examples
 from steps.workers import Peers

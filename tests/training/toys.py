@@ -142,8 +142,10 @@ class BreakingOff(DirectoryCheckpoints):
         super().__init__(root)
         self.last_step = last_step
 
-    def save(self, directory: Path, *, step: int, fingerprint: str) -> None:
-        super().save(directory, step=step, fingerprint=fingerprint)
+    def save(
+        self, directory: Path, *, step: int, fingerprint: str, best: int | None = None
+    ) -> None:
+        super().save(directory, step=step, fingerprint=fingerprint, best=best)
         if step == self.last_step:
             raise PowerCutError
 
