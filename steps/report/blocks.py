@@ -184,7 +184,11 @@ def ppo_blocks(result: Result) -> list[Block]:
         "probe/teacher_forced_prediction_exact": "prediction and choice of action",
         "probe/teacher_forced_answer_exact": "answer after true prediction",
     }
-    anchor = {"actor/reference_kl": "from the SFT model", "actor/approx_kl": "from the step before"}
+    anchor = {
+        "actor/reference_kl": "from the SFT model",
+        "actor/approx_kl": "from the step before",
+        "actor/approx_kl_k1": "from the step before (mean of -log ratio)",
+    }
     return [
         _heading(
             "Reinforcement learning (PPO)", "Each step plays new puzzles and learns from them."

@@ -36,6 +36,8 @@ WORLD_MODEL = (
     "prediction_probability",
     "prediction_best",
 )
+MANY = 100
+"""From here on the fraction of a mean count says nothing."""
 CAPTION = (
     "Pass@k over test puzzles that no stage has seen, mean over seeds; without training: *random* "
     "and *optimal* play of the same puzzles, turns and action budget; *share* is how much of the "
@@ -283,8 +285,10 @@ def _ends(name: str, found: Estimate | None) -> dict[str, Any]:
 
 
 def _count(value: float | None) -> str:
-    """A mean of counts: whole where it is."""
-    return number(int(value) if value is not None and value == int(value) else value)
+    """A mean of counts: whole where it is, and from `MANY` on rounded."""
+    if value is None or (value != int(value) and value < MANY):
+        return number(value)
+    return number(round(value))
 
 
 def _short(size: float) -> str:

@@ -156,6 +156,7 @@ def test_overrides_are_read_in_hydras_syntax(
         (
             {
                 "experiment": "spa_masked_states",
+                "model": "qwen2.5-0.5b",
                 "overrides": [f"sft.{kind}_weight=0" for kind in ("thought", "answer", "tag")],
             },
             ["sft.thought_weight", "sft.state_loss=mask"],
@@ -238,10 +239,10 @@ def test_yaml_numbers_name_their_source() -> None:
 
 
 def test_a_file_is_laid_over_the_one_that_it_is_like() -> None:
-    """`spa_masked_states` says one thing; the rest is spa.yaml's, for the tiny model's kin too."""
+    """`spa_masked_states` says little; the rest is spa.yaml's, for the tiny model's kin too."""
     spa = conf.compose(experiment="spa", model="tiny_0_5m")
     masked = conf.compose(experiment="spa_masked_states", model="tiny_0_5m")
-    assert (spa.sft.state_loss, masked.sft.state_loss) == ("train", "mask")
+    assert (spa.sft.target, masked.sft.target) == ("states", "format")
     assert masked.ppo.kl_coef == spa.ppo.kl_coef == conf.compose(model="tiny").ppo.kl_coef > 0
     assert (masked.model.hidden_size, masked.model.num_heads) == (128, 4)
     assert masked.model.init_std == conf.compose(model="tiny").model.init_std

@@ -32,6 +32,8 @@ class Row(NamedTuple):
     epochs: int = 5
     tiny_steps: int = 1000
     """Finetuning steps of a model from scratch, in the laptop profile."""
+    of_tiny: tuple[str, str] | None = None
+    """What a model from scratch is taught and its loss over states, where they differ."""
 
 
 SPA = Row()
@@ -41,7 +43,9 @@ TABLE = {
     "state_estimation_rl": FORMAT._replace(response_format="plain"),
     "spa": SPA,
     "spa_random_policy": SPA._replace(player="random"),
-    "spa_masked_states": SPA._replace(state_loss="mask"),
+    "spa_masked_states": SPA._replace(
+        state_loss="mask", of_tiny=("format", "train"), tiny_steps=400
+    ),
     "spa_self_belief": SPA._replace(states="self_belief", rounds=2),
     "spa_random_coords": SPA._replace(random_coords=True),
     "spa_no_coords": SPA._replace(shown="grid"),
@@ -75,6 +79,8 @@ def composed(config: Config) -> dict[str, object]:
 
 def check(name: str, env: str, model: str) -> None:
     row, config = TABLE[name], conf.compose(experiment=name, env=env, model=model)
+    if model in TINY and row.of_tiny is not None:
+        row = row._replace(target=row.of_tiny[0], state_loss=row.of_tiny[1])
     assert composed(config) == {key: getattr(row, key) for key in composed(config)}
     assert (config.experiment, config.env.id) == (name, env)
     rewards = (config.ppo.observation_reward, config.ppo.prediction_reward)
