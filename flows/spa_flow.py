@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -281,6 +281,7 @@ class SPAFlow(FlowSpec):
     @step
     def end(self) -> None:
         """Close the tracking run and say where the models are; `summary` holds the results."""
+        from steps.report.tables import final_scores
         from steps.tracking import finish_parent_run
 
         config = runs.config_of(self.settings, next(iter(self.settings["envs"])))
@@ -330,7 +331,7 @@ def run_stage(
     flow.cache_hit, flow.mlflow_run = None, ""
     if not flow.failure:
         with opened(flow) as stage:  # notes a failure that must not end the other branches
-            setattr(flow, artifact, settled(flow, stage, compute))
+            setattr(flow, artifact, result_of(flow, stage, compute))
             stage.tracker.close()
             flow.mlflow_run = stage.tracker.run_id
     failure: dict[str, str] | None = flow.failure
@@ -340,7 +341,7 @@ def run_stage(
         show(unless_taken(blocks), getattr(flow, artifact), flow.cache_hit)
 
 
-def settled(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -> Result:
+def result_of(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -> Result:
     """A stage's result, wherever it comes from."""
     from steps.orchestration.earlier import adopted
     from steps.storage import json_digest
@@ -353,66 +354,6 @@ def settled(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -> 
     outcome = stage.settle(lambda: compute(stage))
     flow.cache_hit = outcome.cache_hit
     return outcome.result
-
-
-def final_scores(summary: dict[str, Any]) -> dict[str, float]:
-    """What a list of runs is compared by."""
-    found = {
-        f"{env_id}/{name}{key}": scores.get(key)
-        for env_id, each in summary.items()
-        for name, scores in {"": each, "after_sft/": each.get("after_sft", {})}.items()
-        for key in ("pass@1", "floor", "ceiling")
-        if not (name and key != "pass@1")
-    }
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _closing_words(run_id: str, is_done: bool) -> None:
-    """The table of a finished run, or the command that takes up one that isn't."""
-    from metaflow import Run, namespace
-
-    namespace(None)
-    run = Run(f"{SPAFlow.__name__}/{run_id}")
-    if is_done:
-        from rich.console import Console
-
-        from steps.report.blocks import summary_table
-
-        print(flush=True)
-        Console().print(summary_table(run.data.summary))
-        line = runs.card_line(ARGV, run_id, "evaluate")
-        print(f"\nThe results in pictures, in a browser:\n  {line}", flush=True)
-        return
-    line = runs.resume_line(ARGV, run_id, _earliest_failure(run))
-    _say_if_unwritable()
-    print(f"\nThe run ended early. Finished steps are kept; go on with\n  {line}", flush=True)
-    with suppress(Exception):  # it may have ended before there was anything to close
-        from steps.tracking import finish_parent_run
-
-        begun = run["start"].task.data
-        config = runs.config_of(begun.settings, begun.environments[0])
-        finish_parent_run(config, begun.tracking_run, status="FAILED")
-
-
-def _say_if_unwritable() -> None:
-    """Where the datastore takes nothing more, Metaflow ends with tracebacks: say it in a line."""
-    from steps.orchestration.datastore_root import check_writable
-
-    try:
-        check_writable(ARGV, SPAFlow.__name__)
-    except SPAError as error:
-        print(f"\n{error}", flush=True)
-
-
-def _earliest_failure(run: Any) -> str:
-    """The first step that a branch noted a failure in, or nothing: plain `resume` skips these."""
-    for step_name in runs.STEPS:
-        with suppress(Exception):  # a step that the run has not reached
-            for task in run[step_name]:
-                failure = task.data.failure if "failure" in task else None
-                if failure and failure["step"] == step_name:
-                    return step_name
-    return ""
 
 
 def main() -> None:
@@ -433,7 +374,9 @@ def main() -> None:
         SPAFlow()
     except SystemExit as stop:
         if runs.is_starting(ARGV) and current.run_id:
-            _closing_words(current.run_id, is_done=not stop.code)
+            from flows.closing import say_last
+
+            say_last(ARGV, f"{SPAFlow.__name__}/{current.run_id}", is_done=not stop.code)
         raise
 
 

@@ -198,3 +198,15 @@ def duration(seconds: float | None) -> str | None:
 def words(name: str) -> str:
     """A key as it is read."""
     return name.replace("_", " ")
+
+
+def final_scores(summary: Mapping[str, Any]) -> dict[str, float]:
+    """What a list of runs is compared by."""
+    found = {
+        f"{env_id}/{name}{key}": scores.get(key)
+        for env_id, each in summary.items()
+        for name, scores in {"": each, "after_sft/": each.get("after_sft", {})}.items()
+        for key in ("pass@1", "floor", "ceiling")
+        if not (name and key != "pass@1")
+    }
+    return {key: value for key, value in found.items() if value is not None}

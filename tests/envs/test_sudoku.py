@@ -30,7 +30,7 @@ def game_on(givens: str, solution: str, render_mode: str | None = None) -> Sudok
     """A game of this board instead of a drawn one; rows are separated by spaces."""
     puzzle = Puzzle(givens.replace(" ", ""), solution.replace(" ", ""))
     game = Sudoku(clues=16 - puzzle.givens.count("."), render_mode=render_mode)
-    with mock.patch("envs.sudoku.draw_puzzle", return_value=puzzle):
+    with mock.patch("envs.sudoku.drawn", return_value=puzzle):
         game.reset(seed=0)
     return game
 
