@@ -30,9 +30,9 @@ RESOLVE = $(UV) pip compile --quiet --no-header --no-annotate --extra gpu --pyth
 # their dependencies: verl's `packaging` and ours, tensordict's and verl's, can't be had together.
 VERL_SET := verl==0.9.1 ray==2.60.0 tensordict==0.10.0 torchdata==0.11.0 transferqueue==0.1.11 \
   accelerate==1.15.0 codetiming==1.4.0 datasets==5.2.0 dill==0.4.1 hydra-core==1.3.2 \
-  jsonschema==4.26.0 jsonschema-specifications==2025.9.1 msgpack==1.2.4 multiprocess==0.70.19 \
-  orjson==3.13.0 peft==0.21.2 psutil==7.2.2 pybind11==3.1.0 pylatexenc==2.11 pyvers==0.2.3 \
-  pyzmq==27.3.0 referencing==0.37.0 rpds-py==2026.9.1 xxhash==4.1.0
+  jsonschema==4.26.0 jsonschema-specifications==2025.9.1 msgpack==1.2.4 msgspec==0.22.0 \
+  multiprocess==0.70.19 orjson==3.13.0 peft==0.21.2 psutil==7.2.2 pybind11==3.1.0 \
+  pylatexenc==2.11 pyvers==0.2.3 pyzmq==27.3.0 referencing==0.37.0 rpds-py==2026.9.1 xxhash==4.1.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

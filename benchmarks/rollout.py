@@ -8,8 +8,13 @@ One engine, one process, three ways to the same answers, by turns:
 - `streaming`: our engine; an episode is stepped and asks again as soon as its answer is there;
 - `lockstep`: the same episodes turn by turn, each turn one batch that waits for its longest answer;
 - `generate`: `vllm.LLM.generate` on the prompts of those episodes, all known from the start, turn
-  by turn in their order, with the same seeds, lengths and log-probabilities. `generate, bare` is
-  without seeds and log-probabilities, and decodes its text as vLLM does by default.
+  by turn in their order, with the same seeds, lengths and log-probabilities. `generate, seeds` is
+  without log-probabilities, `generate, bare` without either, and decodes its text as vLLM does by
+  default.
+
+An episode's turns come one after the other, which `generate` need not heed: it ends with one
+answer's rest, we end with some episodes'. The engine's steps that each way needs at least are
+counted (`engine_steps`) and printed, and what is left is our own cost.
 
 The model has SmolLM2-135M's shape and random weights, so what it writes means nothing: the length
 of each answer is drawn from its seed (log-normal), ends of turns are not heeded, and two actions
@@ -26,9 +31,11 @@ import random
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import heappop, heappush
 from itertools import product
 from string import ascii_letters, ascii_lowercase
 from typing import Any
@@ -117,6 +124,8 @@ class Measured(VLLMPolicy):
     """The engine with answers of drawn lengths, which end in drawn actions."""
 
     mean_tokens = 100.0
+    slots = 0
+    """Answers that are written at once."""
     requests: dict[int, PolicyRequest]
 
     def submit(self, key: int, request: PolicyRequest, sampling: Sampling) -> None:
@@ -183,16 +192,54 @@ def asked_of(episodes: Sequence[Trajectory], specs: Sequence[EpisodeSpec]) -> li
     return [asked for _, asked in sorted(found, key=lambda pair: pair[0])]
 
 
-def generate(policy: VLLMPolicy, asked: Sequence[Asked], *, bare: bool) -> int:
+def engine_steps(episodes: Sequence[Sequence[int]], *, slots: int, running: int) -> int:
+    """Steps of an engine that writes a token of each of `slots` answers a step, in order of asking.
+
+    An episode is the lengths of its answers, each asked when the one before is written; `running`
+    episodes run at once. What is computed for prompts isn't counted.
+    """
+    waiting = deque((number, 0) for number in range(min(running, len(episodes))))
+    entering = iter(range(len(waiting), len(episodes)))
+    writing: list[tuple[int, int, int]] = []
+    now = 0
+    while waiting or writing:
+        while waiting and len(writing) < slots:
+            number, turn = waiting.popleft()
+            heappush(writing, (now + episodes[number][turn], number, turn))
+        now, number, turn = heappop(writing)
+        if turn + 1 < len(episodes[number]):
+            waiting.append((number, turn + 1))
+        elif (new := next(entering, None)) is not None:
+            waiting.append((new, 0))
+    return now
+
+
+def fewest_steps(
+    episodes: Sequence[Trajectory], asked: Sequence[Asked], *, slots: int, running: int
+) -> tuple[int, int]:
+    """Of `streaming` and of `generate`."""
+    played = [[len(turn.completion.token_ids) for turn in each.turns] for each in episodes]
+    alone = [[each.num_tokens] for each in asked]
+    return (
+        engine_steps(played, slots=slots, running=running),
+        engine_steps(alone, slots=slots, running=len(alone)),
+    )
+
+
+def generate(
+    policy: VLLMPolicy, asked: Sequence[Asked], *, seeds: bool, logprobs: bool, text: bool = False
+) -> int:
     """Number of tokens that vLLM's own loop writes for these prompts."""
     library = policy._library
+    chosen = {"logprobs": 0, "flat_logprobs": True} if logprobs else {}
     params = [
         library.SamplingParams(
             temperature=1.0,
             max_tokens=each.num_tokens,
             ignore_eos=True,
-            **({} if bare else {"seed": each.seed, "logprobs": 0, "flat_logprobs": True}),
-            **({} if bare else {"detokenize": False}),
+            detokenize=text,
+            **({"seed": each.seed} if seeds else {}),
+            **chosen,
         )
         for each in asked
     ]
@@ -251,12 +298,21 @@ class Bench:
         for _ in range(repeats):
             episodes = timed("streaming", partial(self.play, policy), _num_tokens)
             asked = asked_of(episodes, self.specs)
-            timed("generate", partial(generate, policy, asked, bare=False), int)
-            timed("generate, bare", partial(generate, policy, asked, bare=True), int)
+            alone = partial(generate, policy, asked)
+            timed("generate", partial(alone, seeds=True, logprobs=True), int)
+            timed("generate, seeds", partial(alone, seeds=True, logprobs=False), int)
+            timed("generate, bare", partial(alone, seeds=False, logprobs=False, text=True), int)
             again = timed("lockstep", partial(self.play, Lockstep(policy)), _num_tokens)
             turns = [sum(len(each.turns) for each in found) for found in (episodes, again)]
             mean = sum(len(each.prompt) for each in asked) / len(asked)
             print(f"  {turns[0]:,} turns ({turns[1]:,} in lockstep), {mean:.0f} tokens a prompt")
+            slots, running = policy.slots, policy.max_running
+            ours, theirs = fewest_steps(episodes, asked, slots=slots, running=running)
+            print(
+                f"  {running} episodes run; steps of the engine: streaming {ours:,}, "
+                f"generate {theirs:,}, which allows a ratio of {theirs / ours:.2f}",
+                flush=True,
+            )
         return speeds
 
 
@@ -281,6 +337,7 @@ def start(options: argparse.Namespace, directory: str) -> Measured:
     policy = Measured.from_spec(spec)
     assert isinstance(policy, Measured)
     policy.mean_tokens = options.mean_tokens
+    policy.slots = options.at_once
     return policy
 
 
@@ -299,7 +356,9 @@ def main() -> None:
     parser.add_argument("--model", default="", help="a Hugging Face directory (default: random)")
     parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"])
     parser.add_argument("--episodes", type=int, default=1536)
-    parser.add_argument("--at-once", type=int, default=512, help="episodes that run at a time")
+    parser.add_argument(
+        "--at-once", type=int, default=512, help="answers that are written at a time"
+    )
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--mean-tokens", type=float, default=100.0, help="of an answer")
     parser.add_argument("--max-tokens", type=int, default=400, help="of an answer")

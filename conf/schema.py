@@ -81,8 +81,8 @@ class GenerationSection:
     max_span_chars: int = 0
     """Most characters of each free span of a forced answer; 0 leaves it to `max_new_tokens`."""
     max_batch: int = 1024
-    """Most answers that are written at once, with vLLM also most episodes that run at once; lower
-    it where the KV cache of hf doesn't fit."""
+    """Most answers that are written at once; lower it where the KV cache of hf doesn't fit. With
+    vLLM up to three times as many episodes run at once, where its KV cache holds them."""
 
 
 @dataclass

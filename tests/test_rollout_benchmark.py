@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("steps.policies.vllm_engine")
 
-from benchmarks.rollout import Asked, Measured, asked_of, build_tokenizer
+from benchmarks.rollout import Asked, Measured, asked_of, build_tokenizer, engine_steps
 from steps.agent.prompts import PromptSettings
 from steps.agent.records import Completion, FinishReason, Message, PolicyRequest, ResponseFormat
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
@@ -62,3 +62,21 @@ def test_generate_is_asked_turn_by_turn_with_the_seeds_of_the_episodes() -> None
     )
     seeds = [mix_seed(4, 0), mix_seed(9, 0), mix_seed(4, 1), mix_seed(9, 1)]
     assert asked_of(episodes, specs) == [Asked([s % 97], s, s % 7) for s in seeds]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "slots", "running", "steps"),
+    [
+        ([[5], [3], [2]], 1, 3, 10),
+        ([[5], [3], [2]], 2, 3, 5),
+        ([[2, 2], [4], [4]], 2, 2, 8),  # the last one enters at step 4
+        ([[4], [4], [2, 2]], 2, 2, 8),
+        ([[1, 1, 1, 1], [6], [6]], 2, 2, 10),
+        ([[1, 1, 1, 1], [6], [6]], 2, 3, 9),  # in order of asking: its second turn waits till 6
+        ([], 2, 2, 0),
+    ],
+)
+def test_the_engine_steps_that_an_order_of_turns_needs(
+    episodes: list[list[int]], slots: int, running: int, steps: int
+) -> None:
+    assert engine_steps(episodes, slots=slots, running=running) == steps

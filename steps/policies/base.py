@@ -35,7 +35,7 @@ class PolicySpec:
     """Of a hub name: branch, tag or commit; a directory has none."""
     trust_remote_code: bool = False
     max_batch: int = 1024
-    """Most requests that are answered at once; with vllm also most episodes that run at once."""
+    """Most requests that are answered at once."""
     separator: str = "||"
     """What stands between the actions of an answer; for policies that write answers themselves."""
     constrained: bool = False

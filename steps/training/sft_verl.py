@@ -326,7 +326,7 @@ def command(overrides: Sequence[str], num_gpus: int) -> list[str]:
         sys.executable,
         *("-m", "torch.distributed.run", "--standalone", "--nnodes=1"),
         f"--nproc_per_node={num_gpus}",
-        *("-m", "verl.trainer.sft_trainer"),
+        *("-m", "steps.training.verl_sft_driver"),
         *overrides,
     ]
 

@@ -34,28 +34,12 @@ from steps.agent.rollout import Episode, EpisodeSpec, RolloutSettings
 from steps.settings import env_factory, rollout_settings
 from steps.storage.wire import to_bytes
 from steps.training.verl_episode import Answer, Player, TrainedSequence, sequences, stop_ids
+from steps.training.verl_final_only import FinalOnly
 from steps.training.verl_rows import PROBE, episode_spec
 
 TRAJECTORY = "trajectory"
 """Key of an episode, as bytes, among the `extra_fields` of its last output: verl's queue takes
 plain values only, and makes dictionaries of records."""
-
-
-class FinalOnly:
-    """In sampling parameters, arrives at the server as vLLM's word for "only the whole answer".
-
-    verl reads nothing before the end, but has every token of every answer sent; hundreds at a time
-    keep the server's process busy. vLLM itself is imported where this arrives, not here.
-    """
-
-    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
-        return _final_only, ()
-
-
-def _final_only() -> Any:
-    from vllm.sampling_params import RequestOutputKind
-
-    return RequestOutputKind.FINAL_ONLY
 
 
 class EpisodeOutput(AgentLoopOutput):

@@ -1,9 +1,12 @@
-"""What every Ray worker of a verl run does first: mend verl's critic. Imports the library late.
+"""What every process of verl does first: mend two of its functions. Imports libraries late.
 
 verl 0.9.1 loads every critic with flash-attention whatever its configuration says, and gives it a
 head of random weights. Ours has the attention that is configured and starts at value 0, as the
-local backend's does. The function is exchanged when its module is imported, which costs the workers
-that never load a critic nothing.
+local backend's does. Without flash-attention's kernels it takes log-probabilities token by token in
+Python; ours are vectorised (`label_logprobs`).
+
+A function is exchanged when its module is imported, which costs the processes that never import it
+nothing. Ray's workers call `install` themselves, finetuning processes in `verl_sft_driver`.
 """
 
 from __future__ import annotations
@@ -12,48 +15,66 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-_TARGET = "verl.utils.model"
-
 
 def install() -> None:
-    """Ray's `worker_process_setup_hook`."""
-    module = sys.modules.get(_TARGET)
-    if module is not None:
-        _mend(module)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Ray's `worker_process_setup_hook`; a second call changes nothing."""
+    for name, mend in MENDED.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            mend(module)
+        elif not any(isinstance(each, _Finder) and each.name == name for each in sys.meta_path):
+            sys.meta_path.insert(0, _Finder(name, mend))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the other finders find the module, and mends it once it is loaded."""
+    """Lets the other finders find one module, and mends it once it is loaded."""
+
+    def __init__(self, name: str, mend: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self.mend = mend
 
     def find_spec(
         self, fullname: str, path: Any, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _TARGET:
+        if fullname != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            _after_loading(spec.loader)
+            _after_loading(spec.loader, self.mend)
         return spec
 
 
-def _after_loading(loader: Any) -> None:
+def _after_loading(loader: Any, mend: Callable[[ModuleType], None]) -> None:
     load = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         load(module)
-        _mend(module)
+        mend(module)
 
     loader.exec_module = exec_module
 
 
-def _mend(module: ModuleType) -> None:
+def _mend_critic(module: ModuleType) -> None:
     module.__dict__["load_valuehead_model"] = load_critic
+
+
+def _mend_logprobs(module: ModuleType) -> None:
+    """`logprobs_from_logits` calls it where there is no kernel, whoever imported that before."""
+    from steps.training.label_logprobs import label_logprobs
+
+    module.__dict__["logprobs_from_logits_v2"] = label_logprobs
+
+
+MENDED: Mapping[str, Callable[[ModuleType], None]] = {
+    "verl.utils.model": _mend_critic,
+    "verl.utils.torch_functional": _mend_logprobs,
+}
+"""Module of verl -> what exchanges its function."""
 
 
 def load_critic(

@@ -11,7 +11,8 @@ OURS = ("rollout/", "probe/")
 NAMES = {
     "actor/pg_loss": "actor/loss",
     "actor/pg_clipfrac": "actor/clip_fraction",
-    "actor/ppo_kl": "actor/approx_kl",
+    # The mean of -log ratio, which may be negative; ours, `actor/approx_kl`, is Schulman's k3.
+    "actor/ppo_kl": "actor/approx_kl_k1",
     "actor/kl_loss": "actor/reference_kl",
     "actor/entropy": "actor/entropy",
     "actor/grad_norm": "actor/grad_norm",

@@ -23,6 +23,7 @@ from steps.training.verl_common import Kernels, Value, micro_batch, model_overri
 from steps.training.verl_rows import AGENT
 
 ACTOR, CRITIC, ROLLOUT = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.rollout"
+ENGINE = f"{ROLLOUT}.engine_kwargs.vllm"
 NO_CLIP = 1e9
 """A bound that nothing reaches, for verl has no word for none."""
 MAX_ANSWERING = 512
@@ -180,6 +181,7 @@ def _critic(config: Config) -> dict[str, Value]:
 def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
     ppo, sampling, verl = config.ppo, config.sampling, config.verl
     copies = max(1, verl.n_gpus_per_node * verl.nnodes // verl.tensor_parallel_size)
+    is_alone = verl.tensor_parallel_size == 1
     answering = -(-ppo.env_groups * ppo.group_size // copies)
     return {
         f"{ROLLOUT}.name": "vllm",
@@ -194,6 +196,8 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
         f"{ROLLOUT}.tensor_model_parallel_size": verl.tensor_parallel_size,
         f"{ROLLOUT}.gpu_memory_utilization": verl.gpu_memory_utilization,
         f"{ROLLOUT}.enforce_eager": verl.enforce_eager,
+        # One GPU's worker works in the engine's process, which spares another one's imports.
+        **({f"+{ENGINE}.distributed_executor_backend": "uni"} if is_alone else {}),
         # With adapters only these are handed over, so that the rest must be read from the files.
         f"{ROLLOUT}.load_format": "safetensors" if config.model.lora_rank > 0 else "dummy",
         f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": verl.micro_batch_size_per_gpu,

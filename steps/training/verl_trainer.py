@@ -13,6 +13,7 @@ import importlib
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,7 @@ from steps.training.episodes import Episode, chosen_episodes
 from steps.training.verl_advantages import Place, estimators
 from steps.training.verl_agent_loop import TRAJECTORY
 from steps.training.verl_driver import say
+from steps.training.verl_router import start_router
 from steps.workers import Peers
 
 POLL_S = 0.1
@@ -49,17 +51,18 @@ POLL_S = 0.1
 ALONE = Peers()
 
 
-def train(config: Any, run_file: str, workers: Sequence[Any]) -> None:
-    """What verl's `TaskRunnerV1.run` does, with our parts."""
+def train(config: Any, run_file: str, workers: Sequence[Any], queue: Future[None]) -> None:
+    """What verl's `TaskRunnerV1.run` does, with our parts; `queue` is being started."""
     configure_verl_logging()
     say("verl imported")
+    start_router()
     run = json.loads(Path(run_file).read_text("utf-8"))
     settings = from_plain(run["config"])
     register_estimators()
     validate(config)
     config.transfer_queue.enable = True
     OmegaConf.resolve(config)
-    tq.init(config.transfer_queue)
+    queue.result()
     trainer, succeeded = None, False
     try:
         trainer = trainer_class(run["trainer"])(config, settings)

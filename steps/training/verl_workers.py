@@ -37,6 +37,9 @@ class Runner:
 
     def run(self, config: Any, run_file: str, workers: Sequence[Any]) -> None:
         """Train to the end."""
+        from steps.training.verl_queue import start_queue
+
+        queue = start_queue(config.transfer_queue)
         from steps.training.verl_trainer import train
 
-        train(config, run_file, workers)
+        train(config, run_file, workers, queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,13 @@ from steps.policies import parallel, vllm_engine
 from steps.policies.base import PolicySpec
 from steps.policies.constrained import AnswerGuide
 from steps.policies.hf import encode_prompts, end_of_turn_id
-from steps.policies.vllm_engine import Library, VLLMPolicy, engine_arguments
+from steps.policies.vllm_engine import (
+    Library,
+    VLLMPolicy,
+    check_adapter_dtype,
+    engine_arguments,
+    episodes_at_once,
+)
 from steps.training.tiny_model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -238,3 +245,26 @@ def test_an_engine_is_kept_for_one_model_and_ended_with_its_block(
         (tmp_path / "b" / "model.safetensors").write_text("other weights")
         collect("b")
     assert log[2:] == ["start a", "close a", "start b", "close b", "start b", "close b"]
+
+
+def test_an_adapter_in_float32_is_refused_before_the_engine_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = PolicySpec(kind="vllm", adapter_dir="/adapter", device="cuda")
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
+    with pytest.raises(ConfigError, match=r"model\.dtype=bfloat16"):
+        check_adapter_dtype(spec)
+    check_adapter_dtype(replace(spec, dtype="bfloat16"))
+    check_adapter_dtype(replace(spec, adapter_dir=""))
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)
+    check_adapter_dtype(spec)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "episodes"), [(None, 10), (50, 10), (75, 15), (100, 20), (1000, 30)]
+)
+def test_as_many_episodes_run_as_conversations_fit(blocks: int | None, episodes: int) -> None:
+    cache = SimpleNamespace(num_gpu_blocks=blocks, block_size=16)
+    engine = SimpleNamespace(vllm_config=SimpleNamespace(cache_config=cache))
+    llm = SimpleNamespace(llm_engine=engine)
+    assert episodes_at_once(llm, max_batch=10, max_model_len=80) == episodes

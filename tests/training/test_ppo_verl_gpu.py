@@ -85,7 +85,7 @@ def test_one_gpu_chain_kill_resume_and_parity(
         out_dir=tmp_path / "report",
         tracker=NullTracker(),
     )
-    assert {"success", "after_sft"} <= report["summary"].keys()
+    assert {"pass@1", "after_sft"} <= report["summary"].keys()
     compare(config, model_dir, dump, result["curve"][0])
 
 

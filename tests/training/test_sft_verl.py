@@ -196,5 +196,5 @@ def test_torchrun_starts_a_process_for_each_gpu() -> None:
     found = command(["a=1"], 4)
     assert found[1:] == [
         *("-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc_per_node=4"),
-        *("-m", "verl.trainer.sft_trainer", "a=1"),
+        *("-m", "steps.training.verl_sft_driver", "a=1"),
     ]

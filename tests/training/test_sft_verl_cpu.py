@@ -44,7 +44,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def command(overrides: Sequence[str], num_gpus: int) -> list[str]:
         words = real(overrides, num_gpus)
         return [
-            "tests.training.verl_cpu" if word == "verl.trainer.sft_trainer" else word
+            "tests.training.verl_cpu" if word == "steps.training.verl_sft_driver" else word
             for word in words
         ]
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (verl may be missing)
-"""verl's critic is mended where its module is imported."""
+"""verl's critic and log-probabilities are mended where their modules are imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ pytestmark = pytest.mark.verl
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from verl.utils import torch_functional
 
+from steps.training.label_logprobs import label_logprobs
 from steps.training.verl_hooks import load_critic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,9 +33,19 @@ from steps.training import verl_hooks
 verl_hooks.install()
 assert verl.utils.model.load_valuehead_model is verl_hooks.load_critic
 """
+LOGPROBS = """
+import torch
+from verl.workers.engine.fsdp import transformer_impl
+from steps.training.label_logprobs import label_logprobs
+import verl.utils.torch_functional as functional
+assert functional.logprobs_from_logits_v2 is label_logprobs
+functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False
+found = transformer_impl.logprobs_from_logits(torch.zeros(3, 4).bfloat16(), torch.tensor([0, 1, 2]))
+assert found.dtype is torch.float32, found
+"""
 
 
-@pytest.mark.parametrize("program", [AFTERWARDS, BEFORE])
+@pytest.mark.parametrize("program", [AFTERWARDS + LOGPROBS, BEFORE + LOGPROBS])
 def test_the_function_is_exchanged_whenever_the_module_is_imported(program: str) -> None:
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
@@ -43,6 +55,19 @@ def test_the_function_is_exchanged_whenever_the_module_is_imported(program: str)
         timeout=240,
     )
     assert found.returncode == 0, found.stderr
+
+
+def test_a_finetuning_process_is_verls_program() -> None:
+    driver = [sys.executable, "-W", "ignore", "-m", "steps.training.verl_sft_driver"]
+    found = subprocess.run(
+        [*driver, "--cfg", "job", "--package", "data", "data.train_batch_size=7"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert found.returncode == 0, found.stderr
+    assert "train_batch_size: 7" in found.stdout.splitlines()
 
 
 def test_a_critic_starts_at_zero_with_the_configured_attention(tmp_path: Path) -> None:
@@ -60,3 +85,23 @@ def test_a_critic_starts_at_zero_with_the_configured_attention(tmp_path: Path) -
     ids = torch.tensor([[1, 2, 3]])
     assert critic(input_ids=ids).logits.tolist() == [[[0.0], [0.0], [0.0]]]
     assert critic.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_probabilities_and_gradients_are_verls(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 300, generator=generator).to(dtype).requires_grad_()
+    labels = torch.randint(300, (50,), generator=generator)
+    rounding = {} if dtype is torch.float32 else {"atol": 0.02, "rtol": 0.01}
+    mine = label_logprobs(logits, labels)
+    slopes = torch.randn(50, generator=generator)
+    (gradient,) = torch.autograd.grad(mine, logits, slopes)
+    for theirs in (
+        torch_functional.logprobs_from_logits_v2,
+        torch_functional.logprobs_from_logits_naive,
+    ):
+        assert theirs is not label_logprobs
+        found = theirs(logits, labels)
+        torch.testing.assert_close(mine, found.float(), **rounding)
+        (other,) = torch.autograd.grad(found, logits, slopes.to(found.dtype))
+        torch.testing.assert_close(gradient, other, **rounding)

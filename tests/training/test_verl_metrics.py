@@ -19,7 +19,7 @@ def test_known_names_are_translated_and_the_rest_is_left_out() -> None:
     }
     assert ours(data) == {
         "actor/loss": 0.5,
-        "actor/approx_kl": 0.01,
+        "actor/approx_kl_k1": 0.01,
         "timing_s/rollout": 3.0,
         "rollout/success": 0.25,
         "probe/pass@8": 1.0,

@@ -1,5 +1,5 @@
 """verl's finetuning trainer on CPU processes over gloo: the real data set, loss, engine and
-checkpoints, without a GPU. Run by torchrun in place of `verl.trainer.sft_trainer`.
+checkpoints, without a GPU. Run by torchrun in place of `steps.training.verl_sft_driver`.
 
 verl knows no CPU as an accelerator, so one is made here of its CUDA platform, and its FSDP engine
 is told to take it. FSDP 1 moves what it wraps to a GPU; `verl.strategy` must be fsdp2.
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from verl.plugin.platform import platform_manager
 from verl.plugin.platform.platform_cuda import PlatformCUDA
+
+from steps.training import verl_hooks
 
 
 class CPUModule(types.ModuleType):
@@ -71,6 +73,7 @@ def init_process_group(timeout_second: int = 0) -> tuple[int, int, int]:
 
 
 def main() -> None:
+    verl_hooks.install()
     platform_manager.PlatformRegistry.register(platform="cpu")(PlatformCPU)
     platform_manager.set_platform(PlatformCPU())
     from verl.trainer import sft_trainer

@@ -1,0 +1,57 @@
+"""Log-probabilities of given tokens from logits: vectorised, in bounded memory, with a gradient.
+
+verl computes them with flash-attention's kernel; where that isn't installed it goes through its
+logits row by row in Python, and a row is a token. `verl_hooks` puts this in its place.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+CHUNK = 2**24
+"""Logits that are worked on at once, 64 MiB in float32; a row is never cut."""
+
+
+def label_logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """log softmax of `logits` `[..., vocabulary]` at `labels` `[...]`.
+
+    Half precision is computed, and returned, in float32; the gradient has the dtype of the logits.
+    """
+    rows = logits.reshape(-1, logits.shape[-1])
+    found = _LabelLogprobs.apply(rows, labels.reshape(-1))
+    return cast(torch.Tensor, found).view(labels.shape)
+
+
+class _LabelLogprobs(torch.autograd.Function):
+    """Keeps the logits and computes their softmax twice; autograd would keep it in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(logits, labels)
+        parts = [_log_softmax(logits[part]).gather(1, labels[part, None]) for part in _cut(logits)]
+        return torch.cat(parts)[:, 0]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, slopes: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """d log p(label) / d logit is one at the label, less the token's probability."""
+        logits, labels = ctx.saved_tensors
+        gradient = torch.empty_like(logits)
+        for part in _cut(logits):
+            slope = slopes[part, None]
+            block = _log_softmax(logits[part]).exp_().mul_(-slope)
+            gradient[part] = block.scatter_add_(1, labels[part, None], slope)
+        return gradient, None
+
+
+def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
+    precise = torch.promote_types(logits.dtype, torch.float32)
+    return torch.log_softmax(logits, -1, dtype=precise)
+
+
+def _cut(logits: torch.Tensor) -> list[slice]:
+    """Rows that are worked on at once; at least one slice, which may be empty."""
+    size = max(1, CHUNK // max(1, logits.shape[1]))
+    return [slice(start, start + size) for start in range(0, max(1, len(logits)), size)]
