@@ -148,12 +148,19 @@ def test_processes_that_a_command_leaves_behind_are_ended_with_it(tmp_path: Path
 @LINUX
 def test_only_marked_processes_are_members() -> None:
     assert os.getpid() not in members("0")
-    child = subprocess.Popen(["sleep", "60"], env={MARK: "mine"})
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"],
+        env={MARK: "mine"},
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
     try:
+        child.stdout.readline()  # until then its environment may not be readable yet
         assert members("mine") == [child.pid]
     finally:
         child.kill()
         child.wait()
+        child.stdout.close()
 
 
 def test_rows_of_a_growing_file_come_once_and_whole(tmp_path: Path) -> None:
