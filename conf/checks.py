@@ -15,6 +15,7 @@ BACKENDS = ("auto", "local", "verl")
 CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),
     "device": ("auto", "cpu", "cuda"),
+    "model.architecture": ("gpt2", "llama"),
     "model.dtype": ("float32", "bfloat16", "float16"),
     "generation.engine": ("auto", "hf", "vllm"),
     "prompt.response_format": ("world_model", "plain", "answer_only"),

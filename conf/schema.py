@@ -96,6 +96,8 @@ class ModelSection:
     trust_remote_code: bool = False
     from_scratch: bool = True
     """A model from scratch can't speak yet: its first self-play round is played at random."""
+    architecture: str = "gpt2"
+    """gpt2 | llama: of a model from scratch. verl trains the second alone."""
     hidden_size: int = 64
     num_layers: int = 2
     num_heads: int = 4

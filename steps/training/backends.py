@@ -99,10 +99,10 @@ def _verl_lacks(config: Config, stage: str) -> str:
     section, model = getattr(config, stage), config.model
     if config.device == "cpu":
         return f"device is cpu; set device=cuda, or {stage}.backend=local."
-    if model.from_scratch and not model.path:
+    if model.from_scratch and not model.path and model.architecture == "gpt2":
         return (
-            "the model built from scratch is a GPT-2, which it can't train; give --model a "
-            f"Hugging Face directory or hub name, or set {stage}.backend=local."
+            "the model built from scratch is a GPT-2, which it can't train; set "
+            f"model.architecture=llama, give --model another model, or set {stage}.backend=local."
         )
     if stage == "sft" and section.keep == "best":
         return "it leaves the last model alone; set sft.keep=last, or sft.backend=local."

@@ -1,8 +1,8 @@
 """The built-in model: made from a configuration and a seed, saved like any Hugging Face model.
 
-An ordinary `GPT2LMHeadModel` of some 100 thousand parameters and its own small tokenizer, so that
-the whole recipe runs where nothing can be downloaded. Every other module treats the directory as
-it treats any model's.
+An ordinary `GPT2LMHeadModel` (or, for verl, a `LlamaForCausalLM`) of some 100 thousand parameters
+and its own small tokenizer, so that the whole recipe runs where nothing can be downloaded. Every
+other module treats the directory as it treats any model's.
 
 The tokenizer is byte-level, hence reversible for every text, plus whole tokens for what the games
 write often: tags, actions, coordinates' halves (`(1,` and `2)`), the phrases between them. Grid
@@ -16,10 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from conf.schema import ModelSection
 from steps.training.checkpoints import save_model
@@ -91,27 +99,51 @@ def build_tokenizer(words: Iterable[str] = WORDS) -> PreTrainedTokenizerFast:
     return fast
 
 
-def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
+def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """A freshly initialised model; equal sections give equal weights."""
+    build = {"gpt2": _gpt2, "llama": _llama}[section.architecture]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(section.init_seed)
+        return build(section, tokenizer)
+
+
+def _gpt2(section: ModelSection, tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     config = GPT2Config(
-        vocab_size=len(tokenizer),
         n_positions=section.max_positions,
         n_embd=section.hidden_size,
         n_layer=section.num_layers,
         n_head=section.num_heads,
         n_inner=section.ffn_size,
         activation_function="gelu_pytorch_tanh",
-        initializer_range=section.init_std or section.hidden_size**-0.5,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=tokenizer.eos_token_id,
+        **_common(section, tokenizer),
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(section.init_seed)
-        return GPT2LMHeadModel(config)
+    return GPT2LMHeadModel(config)
+
+
+def _llama(section: ModelSection, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        max_position_embeddings=section.max_positions,
+        hidden_size=section.hidden_size,
+        num_hidden_layers=section.num_layers,
+        num_attention_heads=section.num_heads,
+        intermediate_size=section.ffn_size,
+        tie_word_embeddings=True,
+        **_common(section, tokenizer),
+    )
+    return LlamaForCausalLM(config)
+
+
+def _common(section: ModelSection, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "initializer_range": section.init_std or section.hidden_size**-0.5,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.eos_token_id,
+    }
 
 
 def build_tiny(section: ModelSection, directory: Path) -> Path:

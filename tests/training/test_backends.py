@@ -46,6 +46,13 @@ def test_auto_stays_local_where_verl_lacks_something(fields: dict[str, Any]) -> 
     assert choose_backend(config(**fields), "sft", LARGE) == "local"
 
 
+def test_a_llama_from_scratch_can_be_trained_by_verl_and_is_too_small_for_auto() -> None:
+    llama = ModelSection(architecture="llama")
+    assert choose_backend(config(backend="verl", model=llama), "sft", LARGE) == "verl"
+    found = replace(LARGE, parameters=100_000)
+    assert choose_backend(config(model=llama), "sft", found) == "local"
+
+
 def test_what_is_asked_for_is_taken() -> None:
     nothing = Facts(parameters=0, gpus=0, has_verl=False)
     assert choose_backend(config(backend="verl"), "sft", nothing) == "verl"

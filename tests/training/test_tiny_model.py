@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, LlamaForCausalLM
 
 from conf.schema import ModelSection
 from steps.training.tiny_model import build_model, build_tiny, build_tokenizer
@@ -76,6 +76,24 @@ def test_the_number_of_weights_is_that_of_its_shape() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == (
         embeddings + attention + feed_forward + norms
     )
+
+
+def test_a_llama_has_the_weights_of_its_shape_and_ties_its_head() -> None:
+    model = build_model(ModelSection(architecture="llama", **SMALL), TOKENIZER)
+    assert isinstance(model, LlamaForCausalLM)
+    attention, feed_forward, norms = 4 * 16 * 16, 3 * 16 * 16, 3 * 16
+    assert sum(parameter.numel() for parameter in model.parameters()) == (
+        len(TOKENIZER) * 16 + attention + feed_forward + norms
+    )
+    assert model.config.max_position_embeddings == 32
+    assert model.model.embed_tokens.weight.std().item() == pytest.approx(16**-0.5, rel=0.05)
+
+
+def test_the_directory_of_a_llama_gives_it_back(tmp_path: Path) -> None:
+    section = ModelSection(architecture="llama", **SMALL)
+    directory = build_tiny(section, tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(directory, use_safetensors=True)
+    assert same_weights(model, build_model(section, TOKENIZER))
 
 
 def test_the_directory_is_an_ordinary_hugging_face_model(tmp_path: Path) -> None:
