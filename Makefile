@@ -9,6 +9,8 @@ HOST ?= 127.0.0.1
 PORT ?= 5500
 MLFLOW_DIR ?= .spa/mlflow
 WORKERS ?= auto
+# What `gpucheck` returns without a package index; in `test` it is no failure.
+UNREACHED ?= 2
 
 # Metaflow wants a user name, which a bare container doesn't set.
 USER ?= $(shell id -un)
@@ -21,9 +23,8 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3 python,$(shell $(p) -c '$(FITS)' >/dev/null 2>&1 && echo $(p))))
 
 VERL ?= .venv-verl
-UV := $(VENV)/bin/uv
 # For the machines that have GPUs, wherever this is run. Their C library is of 2018 or later.
-RESOLVE = $(UV) pip compile --quiet --no-header --no-annotate --extra gpu --python-version 3.12 \
+RESOLVE = $(VENV)/bin/uv pip compile --quiet --no-header --no-annotate --extra gpu --python-version 3.12 \
   --python-platform x86_64-manylinux_2_28 pyproject.toml
 
 # What verl's trainers import, beside the development environment with its torch for CPUs. Without
@@ -45,7 +46,8 @@ help: ## This list
 run: $(VENV)/.installed ## The whole recipe on FrozenLake; ARGS="--seed 1"
 	$(PY) flows/spa_flow.py run --env frozenlake $(ARGS)
 
-test: lint ## Lint, types, and every test that this machine can run
+test: lint ## Lint, types, the gpu extra's versions, and every test that this machine can run
+	@$(MAKE) --no-print-directory gpucheck UNREACHED=0
 	$(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile \
 	  -m "not gpu and not verl and not reference" $(ARGS)
 
@@ -78,14 +80,16 @@ bench: $(VENV)/.installed-dev ## Time the environments; ARGS="--env sokoban"
 verl: $(VERL)/.installed ## The tests against verl itself, on CPU processes; VERL=folder of its environment
 	$(VERL)/bin/python -m pytest -m verl $(ARGS)
 
-gpulock: $(UV) ## Resolve the gpu extra anew, into constraints-gpu.txt; installs nothing
+gpulock: $(VENV)/.installed-dev ## Resolve the gpu extra anew, into constraints-gpu.txt; installs nothing
 	{ sed -n '/^#/p' constraints-gpu.txt; $(RESOLVE); } > constraints-gpu.txt.new
 	mv constraints-gpu.txt.new constraints-gpu.txt
 
-gpucheck: $(UV) ## Whether the gpu extra still resolves to constraints-gpu.txt; installs nothing
+gpucheck: $(VENV)/.installed-dev ## Whether the gpu extra still resolves to constraints-gpu.txt; installs nothing
 	@grep -v '^#' constraints-gpu.txt > $(VENV)/gpu-locked
-	@$(RESOLVE) --constraint constraints-gpu.txt > $(VENV)/gpu-resolved
-	@diff $(VENV)/gpu-locked $(VENV)/gpu-resolved && echo "constraints-gpu.txt fits pyproject.toml"
+	@$(RESOLVE) --constraint constraints-gpu.txt > $(VENV)/gpu-resolved || { code=$$?; \
+	  test $$code -eq 2 || exit $$code; echo "make: the package index can't be reached: whether \
+	constraints-gpu.txt still fits wasn't looked at" >&2; exit $(UNREACHED); }; \
+	diff $(VENV)/gpu-locked $(VENV)/gpu-resolved && echo "constraints-gpu.txt fits pyproject.toml"
 
 clean: ## Remove the virtual environment and caches; runs and metrics stay
 	rm -rf $(VENV) $(VERL) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -97,9 +101,6 @@ $(PY):
 	"$$python" -c '$(FITS)' >/dev/null 2>&1 || { echo "make: PYTHON=$$python isn't Python 3.11 or \
 	3.12 with the venv module. Name another: make PYTHON=path/to/python3.12 ..." >&2; exit 1; }; \
 	echo "making $(VENV) with $$("$$python" --version)"; "$$python" -m venv --clear $(VENV)
-
-$(UV): | $(PY)
-	$(PY) -m pip install --quiet uv
 
 $(VERL)/.installed: $(VENV)/.installed-dev
 	@echo "installing verl and Ray into $(VERL), over the packages of $(VENV)"
