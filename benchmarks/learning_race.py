@@ -15,7 +15,8 @@ from pathlib import Path
 
 from metaflow import Run, namespace
 
-from steps.report.figures import Arm, Phase, Series, learning_race, running_mean
+from steps.report.figures import learning_race
+from steps.report.series import Arm, Phase, Series, running_mean
 
 WINDOW = 10
 

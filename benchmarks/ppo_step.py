@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,35 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 import conf
+from benchmarks.cards import CardMemory
+from benchmarks.models import SHAPES, build_model, build_tokenizer
 from conf.schema import Config
 from steps.agent.rollout import EpisodeSpec, run_episodes
 from steps.policies.random_policy import RandomPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.training.ppo_verl import VerlRun, execute, prepare
 
-SHAPE = {
-    "vocab_size": 151936,
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32768,
-    "rope_theta": 1000000.0,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
-}
-"""Of Qwen/Qwen2.5-1.5B-Instruct, from its config.json; 28 layers."""
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-CHAT = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 PARTS = {
     "generation": "timing_s/gen",
     "old log-probs": "timing_s/old_log_prob",
@@ -82,49 +61,6 @@ def prompts(config: Config) -> Iterator[str]:
     for trajectory in played:
         for message in trajectory.turns[-1].prompt:
             yield message.content
-
-
-def build_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE of these texts, ChatML."""
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=8192,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    inner.train_from_iterator(texts, trainer)
-    inner.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token=SPECIAL[0],
-        eos_token=SPECIAL[2],
-        clean_up_tokenization_spaces=False,
-    )
-    fast.chat_template = CHAT
-    return fast
-
-
-def build_model(directory: Path, layers: int, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Random weights in bfloat16, with the tokenizer, as a Hugging Face directory."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        **SHAPE,
-        num_hidden_layers=layers,
-        bos_token_id=None,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    with torch.device(device):
-        model = Qwen2ForCausalLM(config).to(torch.bfloat16)
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    del model
-    if device == "cuda":
-        torch.cuda.empty_cache()
 
 
 def config_of(options: argparse.Namespace, model_dir: str) -> Config:
@@ -165,32 +101,6 @@ class Recorder(VerlRun):
         self.seen.append(time.monotonic())
 
 
-class CardMemory:
-    """The most memory that any card has had in use, in GiB, looked at each second."""
-
-    def __init__(self) -> None:
-        self.peak = 0.0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> CardMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-        while not self._end.wait(1.0):
-            try:
-                found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            except (OSError, subprocess.CalledProcessError):
-                return
-            self.peak = max(self.peak, *(float(line) / 1024 for line in found.split()))
-
-
 def mean(rows: Sequence[dict[str, Any]], name: str) -> float:
     """Of the rows that have it; 0 for none."""
     found = [float(row[name]) for row in rows if row.get(name) is not None]
@@ -220,7 +130,13 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """Build the model, train, and print what was seen."""
     config = config_of(options, "")
     model_dir = directory / "model"
-    build_model(model_dir, options.layers, build_tokenizer(prompts(config)))
+    build_model(
+        model_dir,
+        SHAPES["qwen2.5-1.5b"],
+        build_tokenizer(prompts(config)),
+        layers=options.layers,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    )
     config = config_of(options, str(model_dir))
     drawn = [tuple(options.lengths)] * (options.steps + 1)
     run_file = prepare(

@@ -37,14 +37,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import product
+from pathlib import Path
 from string import ascii_letters, ascii_lowercase
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 import conf
+from benchmarks.models import CHAT, SHAPES, SPECIAL, build_model
 from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling, Trajectory
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
 from steps.agent.splice import write_response
@@ -52,40 +54,15 @@ from steps.policies.base import PolicySpec
 from steps.policies.vllm_engine import VLLMPolicy
 from steps.settings import env_factory, rollout_settings
 
-VOCABULARY = 49152
-SHAPE = {
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "max_position_embeddings": 8192,
-    "rope_theta": 100000.0,
-    "initializer_range": 0.041666666666666664,
-}
-"""Of HuggingFaceTB/SmolLM2-135M-Instruct, from its config.json."""
-CHAT = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+SHAPE = SHAPES["smollm2-135m"]
+VOCABULARY = SHAPE["vocab_size"]
 SPREAD = 0.7
 """Deviation of the logarithm of an answer's length: the longest of 512 has six times the mean."""
 
 
-def build_model(directory: str, layers: int) -> None:
-    """A random model of this shape in bfloat16, with its tokenizer, as a Hugging Face directory."""
-    torch.manual_seed(0)
-    shape = SHAPE | {"num_hidden_layers": layers, "vocab_size": VOCABULARY}
-    ends = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
-    config = LlamaConfig(**shape, **ends, tie_word_embeddings=True)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
-    build_tokenizer().save_pretrained(directory)
-
-
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level BPE whose pieces are bytes and up to three letters, with or without a blank."""
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    vocabulary = {token: index for index, token in enumerate(special)}
+    vocabulary = {token: index for index, token in enumerate(SPECIAL)}
     for symbol in sorted(pre_tokenizers.ByteLevel.alphabet()):
         vocabulary[symbol] = len(vocabulary)
     merges = []
@@ -97,11 +74,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
-    inner.add_special_tokens([AddedToken(token, special=True) for token in special])
+    inner.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=inner,
-        pad_token=special[0],
-        eos_token=special[2],
+        pad_token=SPECIAL[0],
+        eos_token=SPECIAL[2],
         clean_up_tokenization_spaces=False,
     )
     fast.chat_template = CHAT
@@ -323,7 +300,7 @@ def _num_tokens(episodes: Sequence[Trajectory]) -> int:
 def start(options: argparse.Namespace, directory: str) -> Measured:
     """The engine."""
     if not options.model:
-        build_model(directory, options.layers)
+        build_model(Path(directory), SHAPE, build_tokenizer(), layers=options.layers)
     spec = PolicySpec(
         kind="vllm",
         model_dir=options.model or directory,

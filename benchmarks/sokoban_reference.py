@@ -76,7 +76,8 @@ def reset_seconds(reset: Reset, seconds: float) -> float:
 
 def our_world(name: str) -> Callable[[int, int], World]:
     """Sokoban of this package."""
-    from envs.sokoban import DIRECTIONS, Sokoban
+    from envs.sokoban import Sokoban
+    from envs.sokoban_words import DIRECTIONS
 
     def make(size: int, num_boxes: int) -> World:
         reverse_play = "ragen" if name == OURS[1] else "gym_sokoban"

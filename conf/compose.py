@@ -19,14 +19,11 @@ Besides settings a YAML file may hold four keys of its own:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, ValueType
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -43,6 +40,8 @@ CHOSEN_BY_OPTION = ("profile", "experiment", "cluster", "seed", "env.id")
 """Labels of what was composed; an override would change the label and not the settings."""
 NO_SETTINGS = ("like", "defaults", "for_model", "for_env")
 """Keys of a YAML file that say how it is joined."""
+Values = Mapping[str, Any]
+"""A YAML file's content, or a part of it."""
 _HUB_NAME = re.compile(r"[\w][\w.-]*/[\w.-]+")
 
 
@@ -68,8 +67,7 @@ def compose(
     models = _names("model", model_group)
     env_files, worlds = _env_files(env), _worlds(env)
     later_files = (*profile_files, *_files("experiment", experiment), *_files("cluster", cluster))
-    merged = OmegaConf.merge(
-        OmegaConf.structured(Config),
+    values = _joined(
         _own(_load(ROOT / "base.yaml")),
         *(_own(file) for file in env_files),
         *(_own(_read("model", name)) for name in models),
@@ -78,6 +76,7 @@ def compose(
         *(part for file in later_files for part in _parts(file, models, worlds)),
         {"profile": profile, "experiment": experiment, "cluster": cluster, "seed": seed},
     )
+    merged = OmegaConf.merge(_schema(), values)
     assert isinstance(merged, DictConfig)
     _apply(merged, overrides)
     try:
@@ -110,7 +109,7 @@ def split_overrides(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _read(group: str, name: str) -> DictConfig:
+def _read(group: str, name: str) -> Values:
     if name not in known(group):
         also = "a model directory or hub name (owner/name)" if group == "model" else ""
         raise unknown(group, name, known(group), also=also)
@@ -126,24 +125,24 @@ def _names(group: str, name: str) -> list[str]:
     return names
 
 
-def _files(group: str, name: str) -> list[DictConfig]:
+def _files(group: str, name: str) -> list[Values]:
     return [_read(group, each) for each in _names(group, name)]
 
 
-def _default_model(profile_files: Iterable[DictConfig]) -> str:
+def _default_model(profile_files: Iterable[Values]) -> str:
     """The model that a profile takes when none is asked for."""
-    chosen = [file.defaults.model for file in profile_files if "defaults" in file]
+    chosen = [file["defaults"]["model"] for file in profile_files if "defaults" in file]
     return str(chosen[-1]) if chosen else "tiny"
 
 
-def _env_files(env: str) -> list[DictConfig]:
+def _env_files(env: str) -> list[Values]:
     name = env.removeprefix("spa/")
     if name in known("env"):
         return _files("env", name)
-    return [_load(ROOT / "env" / "default.yaml"), OmegaConf.create({"env": {"id": env}})]
+    return [_load(ROOT / "env" / "default.yaml"), {"env": {"id": env}}]
 
 
-def _model(model: str) -> tuple[str, dict[str, Any]]:
+def _model(model: str) -> tuple[str, Values]:
     """The model's group file, and what a directory or hub name adds to it."""
     path = Path(model).expanduser()
     if model in known("model"):
@@ -162,17 +161,37 @@ def _model(model: str) -> tuple[str, dict[str, Any]]:
 
 
 @cache
-def _load(path: Path) -> DictConfig:
-    """A file's content, read once a process; merging copies it."""
+def _schema() -> DictConfig:
+    """What may be set, made once a process; merging copies it."""
+    schema = OmegaConf.structured(Config)
+    assert isinstance(schema, DictConfig)
+    return schema
+
+
+@cache
+def _load(path: Path) -> Values:
+    """A file's content, read once a process."""
     loaded = OmegaConf.load(path)
     assert isinstance(loaded, DictConfig), f"{path} holds no mapping"
-    return loaded
+    return _container(loaded)
 
 
-def _own(values: DictConfig) -> dict[str, Any]:
+def _joined(*parts: Values) -> dict[str, Any]:
+    """Values laid over one another: mappings are joined, what else there is is replaced."""
+    joined: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            under = joined.get(key)
+            if isinstance(under, dict) and isinstance(value, Mapping):
+                joined[key] = _joined(under, value)
+            else:
+                joined[key] = _joined(value) if isinstance(value, Mapping) else value
+    return joined
+
+
+def _own(values: Values) -> Values:
     """The settings of one file without the keys that aren't settings."""
-    plain = _container(values)
-    return {key: value for key, value in plain.items() if key not in NO_SETTINGS}
+    return {key: value for key, value in values.items() if key not in NO_SETTINGS}
 
 
 def _worlds(env: str) -> list[str]:
@@ -181,19 +200,17 @@ def _worlds(env: str) -> list[str]:
     return ["_".join(words[: length + 1]) for length in range(len(words))]
 
 
-def _parts(file: DictConfig, models: Iterable[str], worlds: Iterable[str]) -> list[Any]:
+def _parts(file: Values, models: Iterable[str], worlds: Iterable[str]) -> list[Values]:
     """What one file says for a model in a world, the most particular last."""
     special = file.get("for_env", {})
     here = [special[name] for name in worlds if name in special]
     return [part for each in (file, *here) for part in (_own(each), _for_model(each, models))]
 
 
-def _for_model(values: DictConfig, kin: Iterable[str]) -> DictConfig:
+def _for_model(values: Values, kin: Iterable[str]) -> Values:
     """What one file says for a model and for the one that it is like."""
-    special = _container(values).get("for_model", {})
-    merged = OmegaConf.merge({}, *(special.get(name, {}) for name in kin))
-    assert isinstance(merged, DictConfig)
-    return merged
+    special = values.get("for_model", {})
+    return _joined(*(special.get(name, {}) for name in kin))
 
 
 def _container(values: DictConfig) -> dict[str, Any]:
@@ -204,9 +221,13 @@ def _container(values: DictConfig) -> dict[str, Any]:
 
 def _apply(merged: DictConfig, overrides: Iterable[str]) -> None:
     texts = list(overrides)
+    if not texts:
+        return
+    from conf.overrides import parse
+
     keys = sorted(flat(Config()))
     for text in texts:
-        override = _parse(text)
+        override = parse(text)
         key = override.key_or_group
         if not _is_known(key, keys):
             raise _unknown_key(key, keys)
@@ -218,21 +239,6 @@ def _apply(merged: DictConfig, overrides: Iterable[str]) -> None:
         except OmegaConfBaseException as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise ConfigError(f"override {text!r}: {reason}.") from error
-
-
-def _parse(text: str) -> Override:
-    try:
-        override = OverridesParser.create().parse_override(text)
-    except HydraException as error:
-        raise ConfigError(
-            f"override {text!r} can't be read; write key=value, several separated by blanks, "
-            'for example "ppo.lr=1e-5 sft.lr=1e-3".'
-        ) from error
-    if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
-        raise ConfigError(f"override {text!r} takes a setting away; give it a value instead.")
-    if override.value_type is not ValueType.ELEMENT:
-        raise ConfigError(f"override {text!r} is a sweep; give one value, or a list in brackets.")
-    return override
 
 
 def _is_known(key: str, keys: Sequence[str]) -> bool:

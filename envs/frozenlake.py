@@ -30,7 +30,7 @@ from envs.base import (
     TextSpace,
 )
 from envs.errors import EnvironmentConfigError, unknown_name
-from envs.solvers import TabularWorld, solve
+from envs.tabular import TabularWorld, solve
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 """In Gymnasium's order, where the two neighbours of an action are perpendicular to it."""

@@ -1,17 +1,17 @@
 """Sokoban: push every box onto a target; boxes can't be pulled, and a corner keeps what it gets.
 
-Moves and rewards are gym_sokoban's (0.0.6), the room comes from `envs.sokoban_rooms`, shortest
-solutions and what random play reaches come from `envs.sokoban_solver`.
+Moves and rewards are gym_sokoban's (0.0.6), the room comes from `envs.sokoban_rooms`, its words
+from `envs.sokoban_words`, shortest solutions and what random play reaches from
+`envs.sokoban_solver`.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from envs.base import COORDS, GRID, GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace
+from envs.base import GRID, GRID_COORDS, DataSheet, TextEnv, TextSpace
 from envs.drawn import drawn
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.sokoban_rooms import (
@@ -27,9 +27,9 @@ from envs.sokoban_rooms import (
     steps_of,
 )
 from envs.sokoban_solver import moved, random_success, shortest_plan
+from envs.sokoban_words import DIRECTIONS, look_of, room_text, rules_text
 from envs.solvers import Bounds, Budget
 
-DIRECTIONS = ("Up", "Down", "Left", "Right")
 _TILES = Symbols("wall", "floor", "target", "box_on_target", "box", "player", "player_on_target")
 _SMALLEST = 5
 """A box, a player and a cell to pull it to need three cells in a row inside the walls."""
@@ -37,17 +37,6 @@ _MAX_ROOMS = 1000
 """Rooms drawn for a solution between `min_moves` and `max_moves`."""
 
 _STEP, _BOX, _WIN = -0.1, 1.0, 10.0
-
-
-class Look(NamedTuple):
-    """How a room is written."""
-
-    symbols: Symbols
-    ground: str
-    """As in `Room`, in these symbols."""
-    places: tuple[str, ...]
-    """Cell -> `(row,column)`."""
-    targets: Boxes
 
 
 class Sokoban(TextEnv):
@@ -166,7 +155,7 @@ class Sokoban(TextEnv):
         self.observation_space = TextSpace()
         self._fixed = None if map is None else _fixed_room(map, self.symbols)
         height, width = (size, size) if map is None else (len(map), len(map[0]))
-        self.instruction = _instruction(height, width, self.symbols, self.labels)
+        self.instruction = rules_text(height, width, self.symbols, self.labels)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -175,7 +164,7 @@ class Sokoban(TextEnv):
         super().reset(seed=seed)
         self._room = room = self._fixed or drawn(self.np_random, self._how, self._draw)
         self._steps = steps_of(room.stride)
-        self._look = _look(room, self.symbols)
+        self._look = look_of(room, self.symbols)
         self._player, self._boxes = room.player, room.boxes
         self._texts: dict[tuple[int, Boxes, str], str] = {}
         self._is_solved = self._is_lost = False
@@ -218,13 +207,13 @@ class Sokoban(TextEnv):
         key = player, boxes, state_format
         text = self._texts.get(key)
         if text is None:
-            text = self._texts[key] = _describe(self._look, *key)
+            text = self._texts[key] = room_text(self._look, *key)
         return text
 
     def state_key(self) -> str:
         """In the published symbols: the words of a room aren't part of the puzzle."""
         room = self._room
-        return "sokoban\n" + _describe(_look(room, SYMBOLS), room.player, room.boxes, GRID)
+        return "sokoban\n" + room_text(look_of(room, SYMBOLS), room.player, room.boxes, GRID)
 
     def possible_next(
         self, actions: Sequence[str], state_format: str = GRID_COORDS
@@ -292,63 +281,6 @@ class Sokoban(TextEnv):
         )
 
 
-@lru_cache(maxsize=64)
-def _places(num_cells: int, stride: int) -> tuple[str, ...]:
-    return tuple(f"({cell // stride},{cell % stride})" for cell in range(num_cells))
-
-
-def _look(room: Room, symbols: Symbols) -> Look:
-    ground = room.ground
-    if symbols != SYMBOLS:
-        ground = ground.translate(str.maketrans("".join(SYMBOLS), "".join(symbols)))
-    return Look(symbols, ground, _places(len(ground), room.stride), room.targets)
-
-
-def _describe(look: Look, player: int, boxes: Boxes, state_format: str) -> str:
-    if state_format == GRID:
-        return _grid(look, player, boxes)
-    if state_format == COORDS:
-        return _coords(look, player, boxes)
-    if state_format == GRID_COORDS:
-        return f"{_grid(look, player, boxes)}\n{_coords(look, player, boxes)}"
-    raise EnvironmentConfigError(unknown_name("state format", state_format, STATE_FORMATS))
-
-
-def _grid(look: Look, player: int, boxes: Boxes) -> str:
-    symbols, ground, _, targets = look
-    cells = list(ground)
-    cells[player] = symbols.player_on_target if player in targets else symbols.player
-    for cell in boxes:
-        cells[cell] = symbols.box_on_target if cell in targets else symbols.box
-    return "".join(cells)
-
-
-def _coords(look: Look, player: int, boxes: Boxes) -> str:
-    symbols, _, places, targets = look
-    if player in targets:
-        text = f"Player ({symbols.player_on_target}) is at {places[player]}, on a target"
-    else:
-        text = f"Player ({symbols.player}) is at {places[player]}"
-    loose = [cell for cell in boxes if cell not in targets]
-    free = [cell for cell in targets if cell not in boxes]
-    if loose:
-        text += _listed("box", "boxes", symbols.box, loose, places)
-    if len(loose) < len(boxes):
-        placed = [cell for cell in boxes if cell in targets]
-        text += _listed("box on target", "boxes on targets", symbols.box_on_target, placed, places)
-    if free:
-        text += _listed("target", "targets", symbols.target, free, places)
-    return text + "."
-
-
-def _listed(
-    one: str, several: str, symbol: str, cells: Sequence[int], places: Sequence[str]
-) -> str:
-    if len(cells) == 1:
-        return f"; {one} ({symbol}) is at {places[cells[0]]}"
-    return f"; {several} ({symbol}) are at {', '.join([places[cell] for cell in cells])}"
-
-
 def _fixed_room(rows: Sequence[str], symbols: Symbols) -> Room:
     room = room_of(rows, symbols)
     if shortest_plan(room) is None:
@@ -413,27 +345,3 @@ def _check_words(symbols: Any, labels: Any, reverse_play: Any, render_mode: Any)
     if render_mode is not None and render_mode not in modes:
         message = unknown_name("sokoban render_mode", str(render_mode), modes)
         raise EnvironmentConfigError(message)
-
-
-def _instruction(height: int, width: int, symbols: Symbols, labels: Sequence[str]) -> str:
-    wall, empty, target, box_on_target, box, player, player_on_target = symbols
-    up, down, left, right = labels
-    names = (
-        f"{up}, {down}, {left} and {right} move you one cell that way."
-        if tuple(label.title() for label in labels) == DIRECTIONS
-        else f"Mind what the names of the moves do here: {up} moves you one cell up, {down} moves "
-        f"you one cell down, {left} moves you one cell to the left and {right} moves you one cell "
-        "to the right."
-    )
-    return (
-        "You are in a warehouse and push every box onto a target.\n"
-        f"The room is a grid of {height} rows and {width} columns. {wall} is a wall, {empty} is "
-        f"empty floor, {target} is a target, {box_on_target} is a box on a target, {box} is a box, "
-        f"{player} is you and {player_on_target} is you on a target.\n"
-        "Coordinates are written (row,column) and count from 0: (0,0) is the top left cell and "
-        f"({height - 1},{width - 1}) the bottom right one.\n"
-        f"{names} If a box stands there, you push it one cell further the same way. A wall or a "
-        "second box behind it holds it, and then nothing moves. You can't pull a box.\n"
-        "Each action costs 0.1. A box pushed onto a target is worth 1, a box pushed off a target "
-        "costs 1, and the game ends with another 10 when all boxes are on targets."
-    )

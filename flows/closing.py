@@ -29,7 +29,7 @@ def say_last(argv: Sequence[str], pathspec: str, *, is_done: bool) -> None:
 def _say_results(argv: Sequence[str], run: Any) -> None:
     from rich.console import Console
 
-    from steps.report.blocks import summary_table
+    from steps.report.tables import summary_table
 
     print(flush=True)
     Console().print(summary_table(run.data.summary))

@@ -311,26 +311,16 @@ class HFPolicy:
         tokens = torch.full((len(prompts), budget), pad, device=device)
         logprobs = torch.zeros(len(prompts), budget, device=device)
         for step in range(budget):
-            positions = self._positions(mask, step_ids.shape[1]) if is_padded else None
-            logits = self.model(
-                input_ids=step_ids,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
+            logits = self._logits(step_ids, mask, cache, is_padded=is_padded)
+            numbers = numbers_BT[rows, step]
             if guided is None:
-                drawn, drawn_logprobs = draw(logits.float(), numbers_BT[rows, step], sampling)
+                drawn, drawn_logprobs = draw(logits.float(), numbers, sampling)
             else:
-                numbers = rows.tolist()
-                allowed = guided.allowed(numbers, step, logits)
-                drawn, drawn_logprobs = draw(
-                    logits.float(), numbers_BT[rows, step], sampling, allowed
-                )
-                guided.take(numbers, drawn.tolist())
-            tokens[rows, step] = drawn
-            logprobs[rows, step] = drawn_logprobs
+                playing = rows.tolist()
+                allowed = guided.allowed(playing, step, logits)
+                drawn, drawn_logprobs = draw(logits.float(), numbers, sampling, allowed)
+                guided.take(playing, drawn.tolist())
+            tokens[rows, step], logprobs[rows, step] = drawn, drawn_logprobs
             full = lengths + step + 1 >= self.max_model_len
             active &= ~(torch.isin(drawn, stop) | full)
             if not active.any():
@@ -343,6 +333,20 @@ class HFPolicy:
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
             step_ids = drawn.unsqueeze(1)
         return tokens.cpu(), logprobs.cpu()
+
+    def _logits(
+        self, step_ids: torch.Tensor, mask: torch.Tensor, cache: DynamicCache, *, is_padded: bool
+    ) -> torch.Tensor:
+        """`[B, V]`: the next token's, after `step_ids`, which join the cache."""
+        logits: torch.Tensor = self.model(
+            input_ids=step_ids,
+            attention_mask=mask,
+            position_ids=self._positions(mask, step_ids.shape[1]) if is_padded else None,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
+        return logits[:, -1]
 
     def _positions(self, mask: torch.Tensor, count: int) -> torch.Tensor:
         """Position of the last `count` tokens, padding not counted.

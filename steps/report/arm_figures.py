@@ -8,17 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from steps.report.figures import (
-    COLOURS,
-    FAINT,
-    INK,
-    Floats,
-    Series,
-    grid,
-    mean_curve,
-    png,
-    style,
-)
+from steps.report.figures import COLOURS, FAINT, INK, grid, png, style
+from steps.report.series import Floats, Series, mean_curve
 
 _ROW = 0.46
 """Inches a row."""

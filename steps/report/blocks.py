@@ -8,29 +8,38 @@ interval, the number of episodes and puzzles, random play and optimal play.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from steps.report import figures
+from steps.report.curves import last_probe, lines, lines_below, pass_over_training, picture
 from steps.report.episodes import episode_blocks, episode_text, fenced
-from steps.report.figures import Series
 from steps.report.records import Block, Image, Markdown, Table
+from steps.report.series import Series
 from steps.report.tables import (
     BOUNDS,
     SUCCESS_COLUMNS,
-    TEACHER_FORCED,
     WORLD_MODEL,
     WORLD_MODEL_COLUMNS,
     Result,
     duration,
+    facts_table,
     headline,
     model_name,
     models_of,
-    number,
     score_rows,
     success_row,
     summary_table,
     words,
     world_model_row,
+)
+from steps.report.world_model import (
+    CLASSES,
+    TEACHER_FORCED_WORDS,
+    WORLD_MODEL_WORDS,
+    breakdown,
+    probe_breakdowns,
+    probed_world_model,
+    teacher_forced,
+    without_prefix,
 )
 
 __all__ = [
@@ -66,26 +75,25 @@ PLAY = {
     "response_tokens": "tokens an answer",
     "errors": "episodes broken by the policy",
 }
-BY_CLASS = (
-    "observation_exact",
-    "prediction_exact",
-    "prediction_entities",
-    "prediction_possible",
-    "prediction_best",
-)
-"""Scores that are told by class of turns."""
-CLASSES = {"by_action": "action", "by_num_actions": "actions ahead", "by_effect": "effect"}
-"""Breakdowns of the world model's scores: key in a report -> what its classes are of."""
-TEACHER_FORCED_WORDS = (
-    "The true answers to random play on puzzles that aren't trained on, read by the model token by "
-    "token. A prediction stands before its action, so that its tokens hold the choice of the "
-    "action, too; the answer is read after the true prediction."
-)
-WORLD_MODEL_WORDS = (
-    "Shares of all turns; a malformed answer counts as wrong. *Came true*: what was predicted is "
-    "what happened. *Possible*: it could have happened. *Chance*: how likely the predicted state "
-    "was; a perfect model reaches the likeliest state's chance, and no more."
-)
+SUCCESS = {"rollout/success": "training puzzles", "probe/success": "validation puzzles"}
+WORLD = {
+    "rollout/format_rate": "well-formed",
+    "rollout/observation_exact": "observation right",
+    "rollout/prediction_exact": "prediction came true",
+    "rollout/prediction_possible": "prediction possible",
+    "rollout/prediction_probability": "chance of prediction",
+}
+FORCED = {
+    "probe/teacher_forced_observation_exact": "observation",
+    "probe/teacher_forced_prediction_exact": "prediction and choice of action",
+    "probe/teacher_forced_answer_exact": "answer after true prediction",
+}
+ANCHOR = {
+    "actor/reference_kl": "from the SFT model",
+    "actor/approx_kl": "from the step before",
+    "actor/approx_kl_k1": "from the step before (mean of -log ratio)",
+}
+"""Metrics of a curve of PPO -> the names of their lines, a picture each."""
 
 
 def selfplay_blocks(result: Result) -> list[Block]:
@@ -105,7 +113,7 @@ def selfplay_blocks(result: Result) -> list[Block]:
     truth = ", with the true states written in" if result.get("states") == "truth" else ""
     return [
         _heading("Self-play", f"Episodes of the game, whose turns finetuning imitates{truth}."),
-        _facts(facts),
+        facts_table(facts),
         *episode_blocks(result, env_kwargs=result.get("env_kwargs")),
     ]
 
@@ -123,7 +131,7 @@ def filter_blocks(result: Result) -> list[Block]:
     }
     blocks: list[Block] = [
         _heading("Filter", "Only turns with a well-formed answer are learned from, each one once."),
-        _facts(facts),
+        facts_table(facts),
         Image(
             png=figures.drop_reasons(kept, dropped, title="Turns kept and dropped"),
             label=f"{kept:,} turns kept, {sum(dropped.values()):,} dropped",
@@ -140,21 +148,31 @@ def sft_blocks(result: Result) -> list[Block]:
     """Losses of the finetuning and what its probe measured."""
     curve = result.get("curve") or []
     losses = {"sft/loss": "training", "sft/validation_loss": "validation"}
-    by_part = _lines_below(curve, "sft/validation_loss_")
+    by_part = lines_below(curve, "sft/validation_loss_")
     return [
         _heading("Supervised finetuning (SFT)", "The model learns to answer as in self-play."),
         _training_facts(result),
-        *_picture(
-            _lines(curve, losses),
+        *picture(
+            lines(curve, losses),
             "Loss, nats a token",
             "Validation is on turns of puzzles that aren't trained on.",
         ),
         *_by_part(by_part),
-        *_world_model(result.get("probe")),
-        *_probe_breakdowns(result.get("probe") or {}),
-        *_teacher_forced({"after SFT": _without_prefix(result.get("probe") or {}, "probe/")}),
+        *probed_world_model(result.get("probe")),
+        *probe_breakdowns(result.get("probe") or {}),
+        *teacher_forced({"after SFT": without_prefix(result.get("probe") or {}, "probe/")}),
         *(block for each in result.get("rounds") or () for block in _round_blocks(each)),
     ]
+
+
+def _by_part(parts: Sequence[Series]) -> list[Block]:
+    """Validation loss of tags, states and actions: a table where it was measured only once."""
+    title = "Validation loss by part of the answer, nats a token"
+    if any(len(line.x) > 1 for line in parts):
+        return picture(parts, title, "The parts of an answer are learned at different speeds.")
+    if not parts:
+        return []
+    return [Markdown(text=f"### {title}"), facts_table({line.name: line.y[-1] for line in parts})]
 
 
 def _round_blocks(played: Result) -> list[Block]:
@@ -171,64 +189,53 @@ def _round_blocks(played: Result) -> list[Block]:
 def ppo_blocks(result: Result) -> list[Block]:
     """Success, world model and health of the training, over its steps."""
     curve = result.get("curve") or []
-    success = {"rollout/success": "training puzzles", "probe/success": "validation puzzles"}
-    world = {
-        "rollout/format_rate": "well-formed",
-        "rollout/observation_exact": "observation right",
-        "rollout/prediction_exact": "prediction came true",
-        "rollout/prediction_possible": "prediction possible",
-        "rollout/prediction_probability": "chance of prediction",
-    }
-    forced = {
-        "probe/teacher_forced_observation_exact": "observation",
-        "probe/teacher_forced_prediction_exact": "prediction and choice of action",
-        "probe/teacher_forced_answer_exact": "answer after true prediction",
-    }
-    anchor = {
-        "actor/reference_kl": "from the SFT model",
-        "actor/approx_kl": "from the step before",
-        "actor/approx_kl_k1": "from the step before (mean of -log ratio)",
-    }
     return [
         _heading(
             "Reinforcement learning (PPO)", "Each step plays new puzzles and learns from them."
         ),
         _training_facts(result),
-        *_picture(
-            _lines(curve, success),
-            "Success, share of episodes",
-            f"Dashed: random and optimal play on the validation puzzles, {_how_known(result)}."
-            if result.get("floor") is not None
-            else "Training puzzles are new at every step.",
-            is_rate=True,
-            floor=result.get("floor"),
-            ceiling=result.get("ceiling"),
-        ),
-        *_pass_over_training(curve, result),
-        *_picture(
-            _lines(curve, world),
+        *_success(curve, result),
+        *pass_over_training(curve, result),
+        *picture(
+            lines(curve, WORLD),
             "World model while it learns to act, share of turns",
             "Falling lines: the model forgets how its world works.",
             is_rate=True,
         ),
-        *_picture(
-            _lines(curve, forced),
+        *picture(
+            lines(curve, FORCED),
             "True answers that are the model's first choice, share of turns",
             TEACHER_FORCED_WORDS,
             is_rate=True,
         ),
-        *_probe_breakdowns(_last_probe(curve)),
-        *_picture(
-            _lines(curve, anchor),
+        *probe_breakdowns(last_probe(curve)),
+        *picture(
+            lines(curve, ANCHOR),
             "KL divergence, nats a token",
             "How far the model has moved; a sudden rise is a bad sign.",
         ),
-        *_picture(
-            _lines(curve, {"actor/entropy": "entropy"}),
+        *picture(
+            lines(curve, {"actor/entropy": "entropy"}),
             "Entropy, nats a token",
             "How undecided the model is; near zero it no longer explores.",
         ),
     ]
+
+
+def _success(curve: Sequence[Result], result: Result) -> list[Block]:
+    caption = "Training puzzles are new at every step."
+    if result.get("floor") is not None:
+        is_exact = result.get("floor_exact", True)
+        known = "computed exactly" if is_exact else "random play by simulation"
+        caption = f"Dashed: random and optimal play on the validation puzzles, {known}."
+    return picture(
+        lines(curve, SUCCESS),
+        "Success, share of episodes",
+        caption,
+        is_rate=True,
+        floor=result.get("floor"),
+        ceiling=result.get("ceiling"),
+    )
 
 
 def evaluate_blocks(result: Result) -> list[Block]:
@@ -243,8 +250,8 @@ def evaluate_blocks(result: Result) -> list[Block]:
         blocks.append(_score_table(by_model, WORLD_MODEL))
     final = models.get("final") or {}
     for key, name in CLASSES.items():
-        blocks += _breakdown(final.get(key), name, title=f"World model {model_name('final')}")
-    blocks += _teacher_forced({model_name(name): each for name, each in by_model.items()})
+        blocks += breakdown(final.get(key), name, title=f"World model {model_name('final')}")
+    blocks += teacher_forced({model_name(name): each for name, each in by_model.items()})
     if any(scores.get(key) is not None for scores in by_model.values() for key in PLAY):
         blocks += [Markdown(text="### Play"), _score_table(by_model, PLAY)]
     settings = result.get("settings") or {}
@@ -277,6 +284,11 @@ def _heading(title: str, text: str) -> Markdown:
     return Markdown(text=f"## {title}\n\n{text}")
 
 
+def _training_facts(result: Result) -> Table:
+    known = {**result, "time": duration(result.get("seconds"))}
+    return facts_table({name: known.get(key) for key, name in TRAINING.items()})
+
+
 def _between_bounds(summary: Result, *, title: str) -> list[Block]:
     """Pass@1 of each model between random and optimal play."""
     rates = {
@@ -287,8 +299,8 @@ def _between_bounds(summary: Result, *, title: str) -> list[Block]:
     if not rates:
         return []
     floor, ceiling = summary.get("floor"), summary.get("ceiling")
-    picture = figures.between_bounds(rates, floor=floor, ceiling=ceiling, title=title)
-    return [Image(png=picture, label="Share of episodes solved, and its interval")]
+    png = figures.between_bounds(rates, floor=floor, ceiling=ceiling, title=title)
+    return [Image(png=png, label="Share of episodes solved, and its interval")]
 
 
 def _score_table(
@@ -308,160 +320,3 @@ def _gains(gains: Mapping[str, Result | None] | None) -> list[Block]:
         for name, each in (gains or {}).items()
         if each is not None
     ]
-
-
-def _breakdown(classes: Mapping[str, Result] | None, name: str, *, title: str) -> list[Block]:
-    """World-model scores of each class of turns, where there is more than one."""
-    if not classes or len(classes) < 2:
-        return []
-    keys = [
-        key for key in WORLD_MODEL if any(each.get(key) is not None for each in classes.values())
-    ]
-    keys = [key for key in keys if key in BY_CLASS]
-    counts = any("turns" in each for each in classes.values())
-    rows = [
-        (
-            each,
-            *([number(scores.get("turns"))] if counts else []),
-            *(number(scores.get(key)) for key in keys),
-        )
-        for each, scores in classes.items()
-    ]
-    headers = (name, *(["turns"] if counts else []), *(WORLD_MODEL[key] for key in keys))
-    return [Markdown(text=f"### {title}, by {name}"), Table(headers=headers, rows=tuple(rows))]
-
-
-def _probe_breakdowns(probe: Result) -> list[Block]:
-    """The same of a probe, whose keys are `probe/by_action/Up/prediction_exact`."""
-    blocks: list[Block] = []
-    for key, name in CLASSES.items():
-        classes: dict[str, dict[str, Any]] = {}
-        for path, value in _without_prefix(probe, f"probe/{key}/").items():
-            each, _, score = path.rpartition("/")
-            classes.setdefault(each, {})[score] = value
-        blocks += _breakdown(classes, name, title="World model on puzzles it hasn't seen")
-    return blocks
-
-
-def _how_known(result: Result) -> str:
-    return "computed exactly" if result.get("floor_exact", True) else "random play by simulation"
-
-
-def _last_probe(curve: Sequence[Result]) -> Result:
-    """The last row of a curve that has a probe."""
-    return next((row for row in reversed(curve) if "probe/success" in row), {})
-
-
-def _teacher_forced(by_model: Mapping[str, Result]) -> list[Block]:
-    """Likelihoods of true answers, a column a model."""
-    known = {name: each for name, each in by_model.items() if any(map(each.get, TEACHER_FORCED))}
-    if not known:
-        return []
-    rows = score_rows(known, TEACHER_FORCED)
-    return [
-        Markdown(text=f"### True answers, read by the model\n\n{TEACHER_FORCED_WORDS}"),
-        Table(headers=("", *known), rows=tuple(rows)),
-    ]
-
-
-def _pass_over_training(curve: Sequence[Result], result: Result) -> list[Block]:
-    """Pass@k of the probes, where it was measured for more than one k."""
-    keys = sorted(
-        {
-            key
-            for row in curve
-            for key in row
-            if key.startswith("probe/pass@") and key[11:].isdigit()
-        },
-        key=lambda key: int(key[11:]),
-    )
-    if len(keys) < 2:
-        return []
-    return _picture(
-        _lines(curve, {key: f"Pass@{key[11:]}" for key in keys}),
-        "Pass@k over training, validation puzzles",
-        "Bands: intervals over puzzles. Dashed: a single try of random and of optimal play.",
-        is_rate=True,
-        floor=result.get("floor"),
-        ceiling=result.get("ceiling"),
-    )
-
-
-def _without_prefix(result: Result, prefix: str) -> dict[str, Any]:
-    return {
-        key.removeprefix(prefix): value for key, value in result.items() if key.startswith(prefix)
-    }
-
-
-def _training_facts(result: Result) -> Table:
-    known = {**result, "time": duration(result.get("seconds"))}
-    return _facts({name: known.get(key) for key, name in TRAINING.items()})
-
-
-def _by_part(lines: Sequence[Series]) -> list[Block]:
-    """Validation loss of tags, states and actions: a table where it was measured only once."""
-    title = "Validation loss by part of the answer, nats a token"
-    if any(len(line.x) > 1 for line in lines):
-        return _picture(lines, title, "The parts of an answer are learned at different speeds.")
-    if not lines:
-        return []
-    return [Markdown(text=f"### {title}"), _facts({line.name: line.y[-1] for line in lines})]
-
-
-def _world_model(scores: Result | None) -> list[Block]:
-    known = {name: (scores or {}).get(f"probe/{key}") for key, name in WORLD_MODEL.items()}
-    if all(value is None for value in known.values()):
-        return []
-    return [
-        Markdown(text=f"### World model on puzzles it hasn't seen\n\n{WORLD_MODEL_WORDS}"),
-        _facts(known),
-    ]
-
-
-def _picture(
-    series: Sequence[Series],
-    title: str,
-    caption: str,
-    *,
-    is_rate: bool = False,
-    floor: float | None = None,
-    ceiling: float | None = None,
-) -> list[Block]:
-    """A curve, where there is anything to draw."""
-    if not series:
-        return []
-    png = figures.curve(series, title=title, is_rate=is_rate, floor=floor, ceiling=ceiling)
-    if is_rate and any(len(each.x) >= figures.NOISY_POINTS for each in series):
-        caption += " Faint: single steps; bold: their running mean."
-    return [Image(png=png, label=caption)]
-
-
-def _lines(curve: Sequence[Result], names: Mapping[str, str]) -> list[Series]:
-    """The lines of those metrics of a curve that are there; `names` says what to call them."""
-    return [line for key, name in names.items() for line in _line(curve, key, name)]
-
-
-def _lines_below(curve: Sequence[Result], prefix: str) -> list[Series]:
-    """A line for every metric whose name begins so."""
-    keys = dict.fromkeys(key for row in curve for key in row if key.startswith(prefix))
-    return [line for key in keys for line in _line(curve, key, words(key.removeprefix(prefix)))]
-
-
-def _line(curve: Sequence[Result], key: str, name: str) -> list[Series]:
-    points = [(row["step"], row[key]) for row in curve if row.get(key) is not None]
-    if not points:
-        return []
-    steps, values = zip(*points, strict=True)
-    ends = [
-        [row[f"{key}_{end}"] for row in curve if row.get(f"{key}_{end}") is not None]
-        for end in ("low", "high")
-    ]
-    has_band = all(len(end) == len(points) for end in ends)
-    low, high = ends if has_band else ((), ())
-    return [Series(name=name, x=steps, y=values, low=low, high=high)]
-
-
-def _facts(facts: Mapping[str, Any]) -> Table:
-    """Known facts in two columns."""
-    rows = ((name, number(value)) for name, value in facts.items() if value is not None)
-    return Table(headers=("", ""), rows=tuple(rows))

@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any
 
 from steps.report.exports import Played
-from steps.report.figures import Series, running_mean
 from steps.report.paper_rows import Estimate, Row, estimate
+from steps.report.series import Series, running_mean
 
 WINDOW = 10
 SUCCESS = "rollout/success"

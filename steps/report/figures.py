@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from steps.report.series import Arm, Phase, Series, known_points, mean_curve, running_mean
 
 COLOURS = ("#1f5fa8", "#d1702a", "#3c8a5a", "#8a4f9e", "#a83244", "#5b6770", "#b08d1e", "#2a8c9a")
 """Taken in this order; the first two differ in brightness, too, for the colour-blind."""
@@ -38,37 +35,6 @@ _MEAN_SHARE = 20
 """A running mean spans this fraction of a line's points."""
 _NOISE = 1e-9
 """What is nearer to zero is rounding, and is written as zero."""
-_MEAN_POINTS = 200
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Series:
-    """One line; `low` and `high`, where given, are drawn as a band."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float | None]
-    """None leaves a gap."""
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arm:
-    """One recipe, run with several seeds."""
-
-    name: str
-    runs: Sequence[Series]
-    """One a seed; their x may differ."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Phase:
-    """A stretch of the x axis with a name, shaded."""
-
-    name: str
-    start: float
-    end: float
 
 
 def curve(
@@ -89,7 +55,7 @@ def curve(
     ends: list[tuple[float, str, str]] = []
     for index, each in enumerate(series):
         colour = COLOURS[index % len(COLOURS)]
-        x, y = _known(each)
+        x, y = known_points(each)
         if is_rate and len(x) >= NOISY_POINTS:
             axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.3)
             y = np.array(running_mean(y.tolist(), len(x) // _MEAN_SHARE))
@@ -154,7 +120,7 @@ def learning_race(
     for index, arm in enumerate(arms):
         colour = COLOURS[index % len(COLOURS)]
         for run in arm.runs:
-            axes.plot(*_known(run), color=colour, linewidth=0.9, alpha=0.45)
+            axes.plot(*known_points(run), color=colour, linewidth=0.9, alpha=0.45)
         x, y = mean_curve(arm.runs)
         axes.plot(x, y, color=colour, linewidth=2.8, solid_capstyle="round")
         if len(y):
@@ -166,26 +132,6 @@ def learning_race(
     axes.set_xlim(left=0)
     _end_labels(axes, ends, bold=True)
     return png(figure, dpi=200)
-
-
-def mean_curve(runs: Sequence[Series]) -> tuple[Floats, Floats]:
-    """Mean of several lines over the x that all of them cover, linear between their points."""
-    points = [each for each in map(_known, runs) if len(each[0])]
-    if not points:
-        return np.empty(0), np.empty(0)
-    start, stop = max(x[0] for x, _ in points), min(x[-1] for x, _ in points)
-    if start > stop:
-        return np.empty(0), np.empty(0)
-    grid = np.linspace(start, stop, _MEAN_POINTS if stop > start else 1)
-    return grid, np.mean([np.interp(grid, x, y) for x, y in points], axis=0)
-
-
-def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Mean of each value and the `window - 1` before it, of fewer at the start."""
-    return [
-        sum(values[max(0, end - window) : end]) / min(window, end)
-        for end in range(1, len(values) + 1)
-    ]
 
 
 def drop_reasons(kept: int, dropped: Mapping[str, int], *, title: str = "") -> bytes:
@@ -295,17 +241,6 @@ def style(axes: Axes, title: str = "", xlabel: str = "", ylabel: str = "") -> No
     axes.set_xlabel(xlabel, fontsize=9, color=INK)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
     axes.set_title(title, pad=10, **_TITLE)
-
-
-def _known(series: Series) -> tuple[Floats, Floats]:
-    """Points with a value, in order of x."""
-    points = sorted(
-        (float(x), float(y))
-        for x, y in zip(series.x, series.y, strict=True)
-        if y is not None and math.isfinite(y)
-    )
-    table = np.array(points, dtype=float).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
 
 
 def _rate_axis(axes: Axes) -> None:

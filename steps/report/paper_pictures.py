@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from steps.report.arm_figures import Dot, DotPanel, Panel, dots, training
 from steps.report.equal import SUCCESS, WINDOW, curve_of, line
-from steps.report.figures import Series
 from steps.report.paper_rows import Row, estimate_text, value_of
 from steps.report.published import published_row, text_of
+from steps.report.series import Series
 from steps.report.tables import number
 
 CAPTION = (

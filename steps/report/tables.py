@@ -9,6 +9,8 @@ from rich.console import Group
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
+from steps.report.records import Table
+
 Result = Mapping[str, Any]
 NONE = "–"
 MODEL_NAMES = {"final": "after PPO", "after_sft": "after SFT"}
@@ -172,6 +174,12 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def facts_table(facts: Mapping[str, Any]) -> Table:
+    """Known facts in two columns."""
+    rows = ((name, number(value)) for name, value in facts.items() if value is not None)
+    return Table(headers=("", ""), rows=tuple(rows))
 
 
 def number(value: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from steps.report.records import Block, Markdown, Table
-from steps.report.tables import Result, number
+from steps.report.records import Block, Markdown
+from steps.report.tables import Result, facts_table
 
 Blocks = Callable[[Result], list[Block]]
 FACTS = {
@@ -32,8 +32,7 @@ def taken_blocks(result: Result) -> list[Block]:
     origin: dict[str, Any] = dict(result["taken_from"])
     facts = {name: origin.get(key) for key, name in FACTS.items()}
     facts |= {"parameters of the model": result.get("parameters")}
-    rows = ((name, number(value)) for name, value in facts.items() if value is not None)
     return [
         Markdown(text="## Taken from an earlier run\n\nThis stage was not computed here."),
-        Table(headers=("", ""), rows=tuple(rows)),
+        facts_table(facts),
     ]

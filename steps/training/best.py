@@ -1,22 +1,12 @@
-"""The best checkpoint of a training, by a number on its curve (`sft.keep`, `ppo.keep`).
+"""The best step of a training, by a number on its curve (`sft.keep`, `ppo.keep`).
 
-With `keep: best` a checkpoint is written whenever that number is the best so far, besides those of
-`save_every`; it is never pruned while it is the best, and its weights are the stage's model in the
-end. Of equals the earliest counts. `last`, the default, changes nothing of this.
+Of equals the earliest counts. What becomes of that step's checkpoint is told by `keeping`.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from steps.policies.hf import load_model
-from steps.training.checkpoints import CheckpointStore
-from steps.workers import Peers
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,35 +34,3 @@ def sft_best(keep: str) -> Best:
 def ppo_best(keep: str) -> Best:
     """The highest success on validation puzzles."""
     return Best(metric="probe/success", sign=1, is_wanted=keep == "best")
-
-
-def take_best(
-    peers: Peers,
-    model: Any,
-    *,
-    best: int | None,
-    last: int,
-    fingerprint: str,
-    checkpoints: CheckpointStore | None,
-) -> int:
-    """Put the weights of step `best` into `model`, which holds those of step `last`.
-
-    Returns the step whose weights it holds then. Every rank calls this; the main one's arguments
-    count. Where the checkpoint is gone or damaged the model stays as it is, with a warning.
-    """
-    directory = ""
-    if best is not None and best != last and checkpoints is not None:
-        found = checkpoints.at(best, fingerprint)
-        if found is None:
-            _log.warning(
-                "the best checkpoint, of step %d, is missing or damaged: the model is that of "
-                "step %d.",
-                *(best, last),
-            )
-        directory = str(found or "")
-    step, directory = peers.gather((best, directory))[0]
-    if not directory:
-        return last
-    other = load_model(directory, device=str(model.device), dtype="float32")
-    model.load_state_dict(other.state_dict())
-    return int(step)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ from steps.policies.hf import HFPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.tracking import Tracker
 from steps.training import probe
-from steps.training.best import ppo_best, take_best
+from steps.training.best import ppo_best
 from steps.training.checkpoints import CheckpointStore
+from steps.training.keeping import Keeping
 from steps.training.ppo_learner import Learner, build_learner, save_learner
 from steps.training.ppo_update import estimate, learn
 from steps.workers import Peers
@@ -68,24 +70,21 @@ def train_ppo(
 ) -> PPORun:
     """Train the model of `model_dir` for `ppo.total_steps` steps; every rank calls this alike."""
     section = config.ppo
-    start, resumed = 0, None
-    if checkpoints is not None:
-        found = checkpoints.newest(fingerprint)
-        start, resumed = found if found else (0, None)
-    start, source = peers.gather((start, str(resumed) if resumed else ""))[0]
-    learner = build_learner(peers, config, model_dir, source)
+    keeping = Keeping(
+        store=checkpoints,
+        fingerprint=fingerprint,
+        scratch=work_dir / "checkpoint",
+        judge=ppo_best(section.keep),
+        save_every=section.save_every,
+    )
+    start, resumed = keeping.newest(peers)
+    learner = build_learner(peers, config, model_dir, resumed)
     run = PPORun(model=learner.actor, tokenizer=learner.tokenizer, steps=start)
-    if source:
+    if resumed:
         run.seconds = learner.progress["seconds"]
         run.curve = list(learner.progress["curve"])
-    policy = HFPolicy(
-        learner.actor,
-        learner.tokenizer,
-        max_model_len=config.sampling.max_model_len,
-        max_batch=config.generation.max_batch,
-    )
+    policy = _player(learner)
     make_env = env_factory(config)
-    judge = ppo_best(section.keep)
     for step in range(start, section.total_steps):
         began = time.perf_counter()
         if section.time_limit_s > 0:
@@ -93,34 +92,34 @@ def train_ppo(
         metrics = _step(learner, policy, make_env, step)
         run.steps = step + 1
         run.seconds += time.perf_counter() - began
-        if section.probe_every and (step + 1) % section.probe_every == 0:
+        if section.probe_every and run.steps % section.probe_every == 0:
             metrics |= _probe(peers, config, policy, make_env)
         metrics["ppo/seconds"] = run.seconds
         if peers.is_main:
-            run.curve.append({"step": step + 1, **metrics})
+            run.curve.append({"step": run.steps, **metrics})
             if tracker is not None:
-                tracker.log(metrics, step + 1)
+                tracker.log(metrics, run.steps)
         out_of_time = section.time_limit_s > 0 and run.seconds >= section.time_limit_s
         if peers.gather(out_of_time)[0]:
             break
-        if peers.is_main and checkpoints is not None:
-            best = judge.step(run.curve)
-            is_due = section.save_every > 0 and (step + 1) % section.save_every == 0
-            if is_due or best == run.steps:
-                progress = {"seconds": run.seconds, "curve": run.curve}
-                save_learner(learner, work_dir / "checkpoint", progress)
-                checkpoints.save(
-                    work_dir / "checkpoint", step=run.steps, fingerprint=fingerprint, best=best
-                )
-    run.kept_step = take_best(
-        peers,
-        learner.actor,
-        best=judge.step(run.curve),
-        last=run.steps,
-        fingerprint=fingerprint,
-        checkpoints=checkpoints,
-    )
+        if peers.is_main:
+            keeping.keep(run.steps, run.curve, partial(_save, learner, run))
+    run.kept_step = keeping.take_best(peers, learner.actor, run.curve, last=run.steps)
     return run
+
+
+def _player(learner: Learner) -> HFPolicy:
+    """The actor, which plays for its own training and in its probes."""
+    return HFPolicy(
+        learner.actor,
+        learner.tokenizer,
+        max_model_len=learner.config.sampling.max_model_len,
+        max_batch=learner.config.generation.max_batch,
+    )
+
+
+def _save(learner: Learner, run: PPORun, directory: Path) -> None:
+    save_learner(learner, directory, {"seconds": run.seconds, "curve": run.curve})
 
 
 def _probe(

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +29,28 @@ from steps.agent.records import SFTExample
 from steps.policies.hf import HFPolicy, load_model, load_tokenizer
 from steps.tracking import Tracker
 from steps.training.batch_order import batch_rows, epoch_steps, num_steps
-from steps.training.best import sft_best, take_best
+from steps.training.best import sft_best
 from steps.training.checkpoints import (
     CheckpointStore,
     load_trainer_state,
     save_model,
     save_trainer_state,
 )
+from steps.training.keeping import Keeping
 from steps.training.losses import token_logprobs
 from steps.training.optimizers import Optimizers, build_optimizers
 from steps.training.schedules import lr_scale
 from steps.training.tokenization import (
     SPAN_KINDS,
     SFTRow,
-    fitting,
     micro_batches,
     pad_rows,
-    span_weights,
-    tokenize_examples,
+    tokenize_sets,
 )
 from steps.workers import Peers
 
+LOGGED_EVERY = 20
+"""Steps between points of the curve, besides those with a validation loss."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +60,7 @@ class SFTRun:
 
     model: Any
     tokenizer: Any
-    steps: int
+    steps: int = 0
     curve: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
     kept_step: int = 0
@@ -89,11 +91,48 @@ def train_sft(
 ) -> SFTRun:
     """Finetune the model of `model_dir`; every rank calls this with the same arguments."""
     section = config.sft
-    start, resumed = 0, None
-    if checkpoints is not None:
-        found = checkpoints.newest(fingerprint)
-        start, resumed = found if found else (0, None)
-    start, source = peers.gather((start, str(resumed or model_dir)))[0]
+    keeping = Keeping(
+        store=checkpoints,
+        fingerprint=fingerprint,
+        scratch=work_dir / "checkpoint",
+        judge=sft_best(section.keep),
+        save_every=section.save_every,
+    )
+    start, resumed = keeping.newest(peers)
+    run, optimizer = _load(config, resumed or model_dir)
+    if resumed:
+        _restore(Path(resumed), run, optimizer)
+    limit = _limit(run, section)
+    rows, held_out, run.too_long = tokenize_sets(
+        train, validation, run.tokenizer, section, limit=limit
+    )
+    run.steps = num_steps(section, len(rows))
+    if run.too_long and peers.is_main:
+        _warn_of_length(run.too_long, len(train) + len(validation), limit)
+    began = time.perf_counter() - run.seconds
+    for step in range(start, run.steps):
+        batch = _batch(peers, config, rows, step)
+        metrics = _update(peers, run, optimizer, batch, section, step)
+        last = step + 1 == run.steps
+        is_evaluated = last or _is_evaluated(section, step + 1, len(rows))
+        if held_out and is_evaluated:
+            metrics |= evaluate_loss(peers, run.model, held_out, pad=run.tokenizer.pad_token_id)
+        run.seconds = time.perf_counter() - began
+        if peers.is_main:
+            metrics["sft/seconds"] = run.seconds
+            if is_evaluated or step % LOGGED_EVERY == 0:
+                run.curve.append({"step": step + 1, **metrics})
+                if tracker is not None:
+                    tracker.log(metrics, step + 1)
+            if not last:
+                keeping.keep(step + 1, run.curve, partial(_save, run, optimizer))
+    run.kept_step = keeping.take_best(peers, run.model, run.curve, last=run.steps)
+    return run
+
+
+def _load(config: Config, source: str) -> tuple[SFTRun, Optimizers]:
+    """The model of a directory or hub name, and its optimizers."""
+    section = config.sft
     origin: Any = {
         "revision": config.model.revision,
         "trust_remote_code": config.model.trust_remote_code,
@@ -109,60 +148,13 @@ def train_sft(
         betas=(section.beta1, section.beta2),
         weight_decay=section.weight_decay,
     )
-    seconds, curve = 0.0, []
-    if start:
-        state = load_trainer_state(Path(source))
-        optimizer.load_state_dict(state["optimizer"])
-        seconds, curve = state["seconds"], list(state["curve"])
-    limit = min(section.max_length, _context(model))
-    weights = span_weights(section)
-    rows = fitting(tokenize_examples(train, tokenizer, weights=weights), limit)
-    held_out = tokenize_examples(validation, tokenizer, weights=weights, max_length=limit)
-    run = SFTRun(
-        model=model,
-        tokenizer=tokenizer,
-        steps=num_steps(section, len(rows)),
-        curve=curve,
-        too_long=len(train) - len(rows) + len(validation) - len(held_out),
-    )
-    if run.too_long and peers.is_main:
-        _warn_of_length(run.too_long, len(train) + len(validation), limit)
-    judge = sft_best(section.keep)
-    began = time.perf_counter() - seconds
-    for step in range(start, run.steps):
-        batch = _share(peers, batch_rows(config.seed, step, section.batch_size, len(rows)))
-        metrics = _update(
-            peers, model, optimizer, [rows[i] for i in batch], section, step, run.steps
-        )
-        last = step + 1 == run.steps
-        due = _is_evaluated(section, step + 1, len(rows))
-        if held_out and (last or due):
-            metrics |= evaluate_loss(peers, model, held_out, pad=tokenizer.pad_token_id)
-        if peers.is_main:
-            metrics |= {"sft/seconds": time.perf_counter() - began}
-            if last or due or step % 20 == 0:
-                run.curve.append({"step": step + 1, **metrics})
-                if tracker is not None:
-                    tracker.log(metrics, step + 1)
-            best = judge.step(run.curve)
-            is_due = section.save_every > 0 and (step + 1) % section.save_every == 0
-            if (is_due or best == step + 1) and not last:
-                run.seconds = time.perf_counter() - began
-                _save(work_dir / "checkpoint", run, optimizer)
-                if checkpoints is not None:
-                    checkpoints.save(
-                        work_dir / "checkpoint", step=step + 1, fingerprint=fingerprint, best=best
-                    )
-    run.seconds = time.perf_counter() - began
-    run.kept_step = take_best(
-        peers,
-        model,
-        best=judge.step(run.curve),
-        last=run.steps,
-        fingerprint=fingerprint,
-        checkpoints=checkpoints,
-    )
-    return run
+    return SFTRun(model=model, tokenizer=tokenizer), optimizer
+
+
+def _limit(run: SFTRun, section: SFTSection) -> int:
+    """Most tokens of a row: the setting's, or the model's own context."""
+    context = getattr(run.model.config, "max_position_embeddings", None)
+    return min(section.max_length, context or section.max_length)
 
 
 def _is_evaluated(section: SFTSection, step: int, num_rows: int) -> bool:
@@ -182,26 +174,24 @@ def _warn_of_length(too_long: int, total: int, limit: int) -> None:
     )
 
 
-def _context(model: Any) -> int:
-    return getattr(model.config, "max_position_embeddings", None) or 1 << 30
-
-
-def _share(peers: Peers, rows: Sequence[int]) -> list[int]:
-    return list(rows[peers.rank :: peers.size])
+def _batch(peers: Peers, config: Config, rows: Sequence[SFTRow], step: int) -> list[SFTRow]:
+    """This rank's share of a step's rows."""
+    numbers = batch_rows(config.seed, step, config.sft.batch_size, len(rows))
+    return [rows[number] for number in numbers[peers.rank :: peers.size]]
 
 
 def _update(
     peers: Peers,
-    model: Any,
+    run: SFTRun,
     optimizer: Optimizers,
     rows: Sequence[SFTRow],
     section: SFTSection,
     step: int,
-    total: int,
 ) -> dict[str, float]:
+    model = run.model
     scale = lr_scale(
         step,
-        total_steps=total,
+        total_steps=run.steps,
         warmup_steps=section.warmup_steps,
         schedule=section.schedule,
         min_ratio=section.min_lr_ratio,
@@ -269,7 +259,13 @@ def evaluate_loss(
     return losses
 
 
-def _save(directory: Path, run: SFTRun, optimizer: Optimizers) -> None:
+def _restore(directory: Path, run: SFTRun, optimizer: Optimizers) -> None:
+    state = load_trainer_state(directory)
+    optimizer.load_state_dict(state["optimizer"])
+    run.seconds, run.curve = state["seconds"], list(state["curve"])
+
+
+def _save(run: SFTRun, optimizer: Optimizers, directory: Path) -> None:
     save_model(directory, run.model, run.tokenizer)
     save_trainer_state(
         directory,

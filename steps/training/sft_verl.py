@@ -10,19 +10,16 @@ means, under another name (`sft/validation_batch_loss`).
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
-from conf.schema import Config, SFTSection
+from conf.schema import Config
 from steps.agent.records import SFTExample
 from steps.errors import CheckpointError, DataError, StageError
 from steps.policies.hf import HFPolicy, context_length, load_model, load_tokenizer
@@ -30,92 +27,28 @@ from steps.settings import env_factory
 from steps.storage.token_rows import TokenRows, write_token_rows
 from steps.tracking import Tracker
 from steps.training.batch_order import batch_rows, epoch_steps, num_steps
-from steps.training.best import Best
 from steps.training.checkpoints import CheckpointStore, save_model
 from steps.training.hub import local_directory
 from steps.training.lora import merge_adapters
 from steps.training.machine import Machine, read_machine
 from steps.training.model_size import size_of
 from steps.training.probe import run_probe
-from steps.training.schedules import lr_scale
 from steps.training.sft_local import evaluate_loss
-from steps.training.tokenization import SFTRow, fitting, span_weights, tokenize_examples
+from steps.training.tokenization import SFTRow, tokenize_sets
 from steps.training.verl_checkpoints import Keeper, Note, newest_step, restore, step_directory
 from steps.training.verl_common import environment, kernels
 from steps.training.verl_launch import Phase, failure, follow_jsonl, launch
 from steps.training.verl_preflight import check_architecture, check_sft
 from steps.training.verl_sft_overrides import SFTPlan, to_verl_overrides
+from steps.training.verl_sft_progress import Progress
 from steps.workers import Peers
 
 LOG_FILE = "verl_sft.log"
-BATCH_LOSS = "sft/validation_batch_loss"
-NAMES = {
-    "train/loss": "sft/loss",
-    "train/grad_norm": "sft/grad_norm",
-    "train/mfu": "perf/mfu",
-    "train/global_tokens": "perf/tokens",
-    "perf/max_memory_allocated_gb": "perf/max_memory_allocated_gb",
-    "val/loss": BATCH_LOSS,
-}
-"""verl's metrics -> ours. Its `train/lr` is left out: it is that of the step to come."""
 PHASES = (
     Phase(name="sharding the model", mark=r"contains [\d.]+[KMB] parameters"),
     Phase(name="preparing the first step", mark=r"Total steps: \d+, num_warmup_steps"),
     Phase(name="training", mark=r"step:\d+ - "),
 )
-LOGGED_EVERY = 20
-_log = logging.getLogger(__name__)
-
-
-@dataclass(kw_only=True)
-class Progress:
-    """What has been seen of a running training."""
-
-    curve: list[dict[str, float]] = field(default_factory=list)
-    step: int = 0
-    seconds_before: float = 0.0
-    """Of training, before this process took it up."""
-    section: SFTSection
-    total: int
-    tracker: Tracker
-    began: float = field(default_factory=time.perf_counter)
-    _row: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        """Of training, with the start of its processes."""
-        return self.seconds_before + time.perf_counter() - self.began
-
-    def see(self, step: int, data: dict[str, Any]) -> None:
-        """A row of verl's metrics; a validation loss has one of its own, after its step's."""
-        found = {name: float(data[key]) for key, name in NAMES.items() if key in data}
-        self._row = self._row | found if step == self.step else found
-        self.step = step
-        is_due = (step - 1) % LOGGED_EVERY == 0 or step == self.total or "val/loss" in data
-        if not found or not is_due:
-            return
-        now = {"sft/lr": self.section.lr * self._lr_scale(step), "sft/seconds": self.seconds}
-        row = {"step": step, **self._row, **now}
-        if self.curve and self.curve[-1]["step"] == step:
-            self.curve[-1] = row
-        else:
-            self.curve.append(row)
-        self.tracker.log({key: value for key, value in row.items() if key != "step"}, step)
-
-    @property
-    def best(self) -> int | None:
-        """Step of the lowest validation loss so far, where the settings want it (`sft.keep`)."""
-        judge = Best(metric=BATCH_LOSS, sign=-1, is_wanted=self.section.keep == "best")
-        return judge.step(self.curve)
-
-    def _lr_scale(self, step: int) -> float:
-        return lr_scale(
-            step - 1,
-            total_steps=self.total,
-            warmup_steps=self.section.warmup_steps,
-            schedule=self.section.schedule,
-            min_ratio=self.section.min_lr_ratio,
-        )
 
 
 def train_sft_verl(
@@ -138,11 +71,8 @@ def train_sft_verl(
     directory = local_directory(source, revision=config.model.revision)
     tokenizer = load_tokenizer(str(directory))
     limit = context_length(str(directory), config.sft.max_length)
-    weights = span_weights(config.sft)
-    rows = fitting(tokenize_examples(train, tokenizer, weights=weights), limit)
-    held_out = tokenize_examples(validation, tokenizer, weights=weights, max_length=limit)
-    work_dir = out_dir / "work"
-    plan = _plan(config, rows, held_out, directory, work_dir)
+    rows, held_out, too_long = tokenize_sets(train, validation, tokenizer, config.sft, limit=limit)
+    plan = _plan(config, rows, held_out, directory, out_dir / "work")
     check_architecture(AutoConfig.from_pretrained(directory))
     check_sft(
         config,
@@ -155,17 +85,16 @@ def train_sft_verl(
     kept_step = progress.best or plan.steps
     trained = _finished(config, plan, kept_step, checkpoints.at(kept_step, fingerprint))
     model = load_model(str(trained), device=config.device)
-    losses = _losses(model, held_out, tokenizer.pad_token_id)
-    if losses:
-        tracker.log(losses, kept_step)
-        progress.curve = _with_losses(progress.curve, losses, kept_step)
+    if held_out:
+        losses = evaluate_loss(Peers(), model, held_out, pad=tokenizer.pad_token_id)
+        progress.add(losses, kept_step)
     return {
         "model": str(out_dir / "model"),
         "steps": plan.steps,
         "kept_step": kept_step,
         "seconds": progress.seconds,
         "curve": progress.curve,
-        "too_long": len(train) - len(rows) + len(validation) - len(held_out),
+        "too_long": too_long,
         "probe": _probe(config, model, tokenizer, plan.steps, tracker),
         "parameters": _save(out_dir / "model", model, tokenizer),
         "processes": plan.num_gpus,
@@ -277,20 +206,7 @@ def _train(
         total=plan.steps,
         tracker=tracker,
     )
-    keeper = Keeper(
-        plan.directory,
-        lambda directory, step: checkpoints.save(
-            directory, step=step, fingerprint=fingerprint, best=progress.best
-        ),
-        note=lambda step: Note(
-            num_gpus=plan.num_gpus,
-            seconds=progress.seconds,
-            curve=[row for row in progress.curve if row["step"] <= step],
-        ),
-        begun_at=begun_at,
-        last=plan.steps,
-        best=lambda: progress.best,
-    )
+    keeper = _keeper(plan, progress, checkpoints, fingerprint)
     metrics = work_dir / "metrics.jsonl"
     follow = follow_jsonl(metrics, progress.see)
 
@@ -310,6 +226,32 @@ def _train(
         on_tick=tick,
         cwd=work_dir,
     )
+    _check_end(plan, progress, code, log)
+    return progress
+
+
+def _keeper(
+    plan: SFTPlan, progress: Progress, checkpoints: CheckpointStore, fingerprint: str
+) -> Keeper:
+    """What carries checkpoints to the store; each tells of the training up to its step."""
+    return Keeper(
+        plan.directory,
+        lambda directory, step: checkpoints.save(
+            directory, step=step, fingerprint=fingerprint, best=progress.best
+        ),
+        note=lambda step: Note(
+            num_gpus=plan.num_gpus,
+            seconds=progress.seconds,
+            curve=[row for row in progress.curve if row["step"] <= step],
+        ),
+        begun_at=progress.step,
+        last=plan.steps,
+        best=lambda: progress.best,
+    )
+
+
+def _check_end(plan: SFTPlan, progress: Progress, code: int, log: Path) -> None:
+    """Raise `StageError` where verl failed, or left before its last step was kept and told."""
     if code != 0:
         raise StageError(f"finetuning by verl, after step {progress.step}, {failure(code, log)}")
     if newest_step(plan.directory) != plan.steps or progress.step != plan.steps:
@@ -317,7 +259,6 @@ def _train(
             f"finetuning by verl ended at step {progress.step} of {plan.steps}, its last "
             f"checkpoint is of step {newest_step(plan.directory)}; see {log}."
         )
-    return progress
 
 
 def command(overrides: Sequence[str], num_gpus: int) -> list[str]:
@@ -347,18 +288,6 @@ def _finished(config: Config, plan: SFTPlan, step: int, stored: Path | None) -> 
     if config.model.lora_rank > 0:
         merge_adapters(trained, rank=config.model.lora_rank, alpha=config.model.lora_alpha)
     return trained
-
-
-def _losses(model: Any, held_out: Sequence[SFTRow], pad: int) -> dict[str, float]:
-    return evaluate_loss(Peers(), model, held_out, pad=pad) if held_out else {}
-
-
-def _with_losses(
-    curve: list[dict[str, float]], losses: dict[str, float], step: int
-) -> list[dict[str, float]]:
-    if any(row["step"] == step for row in curve):
-        return [row | losses if row["step"] == step else row for row in curve]
-    return [*curve, {"step": step, **losses}]
 
 
 def _probe(

@@ -99,6 +99,24 @@ def fitting(rows: Sequence[SFTRow], max_length: int) -> list[SFTRow]:
     return kept
 
 
+def tokenize_sets(
+    train: Sequence[SFTExample],
+    validation: Sequence[SFTExample],
+    tokenizer: PreTrainedTokenizerBase,
+    section: SFTSection,
+    *,
+    limit: int,
+) -> tuple[list[SFTRow], list[SFTRow], int]:
+    """Rows of both sets up to `limit` tokens, and how many of the two are longer and left out.
+
+    Raises `DataError` where most rows of training are.
+    """
+    weights = span_weights(section)
+    rows = fitting(tokenize_examples(train, tokenizer, weights=weights), limit)
+    held_out = tokenize_examples(validation, tokenizer, weights=weights, max_length=limit)
+    return rows, held_out, len(train) - len(rows) + len(validation) - len(held_out)
+
+
 def _sft_row(
     prompt: Sequence[int],
     response: Sequence[int],

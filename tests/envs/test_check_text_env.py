@@ -15,7 +15,8 @@ import envs
 from envs import testing
 from envs.base import GRID_COORDS, TextSpace
 from envs.frozenlake import FrozenLake
-from envs.solvers import Bounds, Budget, best_success, random_success
+from envs.solvers import Bounds, Budget
+from envs.tabular import best_success, random_success
 from envs.testing import check_text_env
 
 LAKES = [env_id for env_id in envs.list_ids() if env_id.startswith("frozenlake")]

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import envs
-from envs.sokoban import DIRECTIONS, Sokoban
+from envs.sokoban import Sokoban
+from envs.sokoban_words import DIRECTIONS
 from envs.testing import check_text_env
 from tests.envs.processes import said_in_every_process
 

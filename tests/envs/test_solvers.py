@@ -14,16 +14,11 @@ import numpy as np
 import pytest
 
 import envs
-from envs import bounds_cache, solvers
+from envs import bounds_cache, solvers, tabular
 from envs.base import GRID_COORDS, TextEnv, TextSpace
 from envs.frozenlake import ACTIONS, FrozenLake
-from envs.solvers import (
-    TabularWorld,
-    best_success,
-    floor_and_ceiling,
-    random_success,
-    wilson_interval,
-)
+from envs.solvers import floor_and_ceiling, wilson_interval
+from envs.tabular import TabularWorld, best_success, random_success
 
 Cell = tuple[int, int]
 STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
@@ -155,7 +150,7 @@ def test_solver_equals_brute_force(rows: list[str], intended_prob: float) -> Non
 def test_blind_turns_equal_brute_force(
     rows: list[str], intended_prob: float, prune_above: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solvers, "_PRUNE_ABOVE", prune_above)
+    monkeypatch.setattr(tabular, "_PRUNE_ABOVE", prune_above)
     world, slow = world_of(rows, intended_prob), SlowLake(rows, intended_prob)
     for actions, turns, per_turn in ((4, 1, 4), (5, 2, 3), (6, 3, 2), (3, 2, 1), (7, 2, 2)):
         found = best_success(world, actions, max_turns=turns, max_actions_per_turn=per_turn)

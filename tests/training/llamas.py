@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from steps.policies.hf import load_tokenizer
-from tests.training.toys import toy_config, untrained
+from conf.schema import ModelSection
+from steps.training.checkpoints import save_model
+from steps.training.tiny_model import build_model, build_tokenizer
+
+SMALL = ModelSection(
+    architecture="llama",
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    ffn_size=64,
+    max_positions=64,
+    init_std=0.1,
+)
 
 
-def untrained_llama(directory: Path, *, tied: bool = True) -> str:
-    """A fresh model directory; the weights are the same at each call."""
-    tokenizer = load_tokenizer(untrained(directory / "tokenizer", toy_config()))
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=64,
-            tie_word_embeddings=tied,
-            initializer_range=0.1,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-    model.save_pretrained(directory / "llama")
-    tokenizer.save_pretrained(directory / "llama")
-    return str(directory / "llama")
+def untrained_llama(directory: Path, section: ModelSection = SMALL, **unsaid: Any) -> str:
+    """A fresh model directory; the weights are the same at each call.
+
+    `unsaid` is what a section has no word for, by the names of `LlamaConfig`: untied embeddings,
+    groups of heads, a vocabulary with room.
+    """
+    tokenizer = build_tokenizer()
+    with torch.device("meta"):
+        config = build_model(section, tokenizer).config
+    config.update(unsaid)
+    torch.manual_seed(section.init_seed)
+    save_model(directory, LlamaForCausalLM(config), tokenizer)
+    return str(directory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from steps.training import probe
 from steps.training.backends import check_backend
 from steps.training.best import ppo_best, sft_best
 from steps.training.checkpoints import DirectoryCheckpoints, outdated
+from steps.training.keeping import Keeping
 from steps.training.ppo_local import PPORun, train_ppo
 from steps.training.sft_local import SFTRun, evaluate_loss, train_sft
 from steps.training.tokenization import tokenize_examples
@@ -68,6 +70,30 @@ def test_old_checkpoints_go_and_the_best_stays(
 ) -> None:
     names = [f"step_{step:08d}" for step in (3, 1, 4, 2)]
     assert outdated(names, keep_last=keep_last, best=best) == gone
+
+
+def test_a_checkpoint_is_kept_where_it_is_due_or_the_best_so_far(tmp_path: Path) -> None:
+    keeping = Keeping(
+        store=DirectoryCheckpoints(tmp_path / "store", keep_last=9),
+        fingerprint="f",
+        scratch=tmp_path / "scratch",
+        judge=ppo_best("best"),
+        save_every=3,
+    )
+    written: list[int] = []
+
+    def write(directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        written.append(len(curve))
+
+    curve: list[dict[str, float]] = []
+    assert keeping.newest(Peers()) == (0, "")
+    for step, success in enumerate((0.5, 0.75, 0.25, 0.5, 1.0), start=1):
+        curve.append({"step": step, "probe/success": success})
+        keeping.keep(step, curve, write)
+        replace(keeping, store=None).keep(step, curve, write)
+    assert written == steps_in(tmp_path / "store") == [1, 2, 3, 5]
+    assert keeping.newest(Peers()) == (5, str(tmp_path / "store/f/step_00000005"))
 
 
 # Finetuning

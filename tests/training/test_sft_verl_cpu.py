@@ -144,7 +144,7 @@ def test_a_cut_off_training_ends_where_an_uncut_one_does(llama: str, tmp_path: P
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_adapters_are_trained_and_folded_into_the_model(tied: bool, tmp_path: Path) -> None:
-    source = untrained_llama(tmp_path / "source", tied=tied)
+    source = untrained_llama(tmp_path / "source", tie_word_embeddings=tied)
     config = settings(lr=3e-2)
     config.model.lora_rank, config.model.lora_alpha = 4, 8
     found = finetune(config, source, tmp_path)

@@ -12,20 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from conf import compose
-from conf.schema import Config
+from conf.schema import Config, ModelSection
 from steps.errors import CheckpointError
 from steps.filter_format import filter_format
-from steps.policies.hf import load_tokenizer
 from steps.selfplay_generate import selfplay_generate
 from steps.sft_train import sft_train
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints
 from tests.training.llamas import untrained_llama
 from tests.training.test_sft_verl_cpu import finetune, local_losses, losses_of, settings
-from tests.training.toys import BreakingOff, PowerCutError, toy_config, untrained
+from tests.training.toys import BreakingOff, PowerCutError
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,30 +48,20 @@ def on_gpu(*, gpus: int = 1, strategy: str = "fsdp", **sft: Any) -> Config:
 
 def large_llama(directory: Path) -> str:
     """The shape of SmolLM2-135M, random, with the toys' tokens."""
-    tokenizer = load_tokenizer(untrained(directory / "tokenizer", toy_config()))
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=49152,
-            hidden_size=576,
-            intermediate_size=1536,
-            num_hidden_layers=30,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            max_position_embeddings=2048,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+    section = ModelSection(
+        architecture="llama",
+        hidden_size=576,
+        num_layers=30,
+        num_heads=9,
+        ffn_size=1536,
+        max_positions=2048,
+        init_std=0.02,
     )
-    model.save_pretrained(directory / "large")
-    tokenizer.save_pretrained(directory / "large")
-    return str(directory / "large")
+    return untrained_llama(directory, section, vocab_size=49152, num_key_value_heads=3)
 
 
 def test_a_large_model_learns_the_smoke_data_in_its_stage(tmp_path: Path) -> None:
-    source = large_llama(tmp_path)
+    source = large_llama(tmp_path / "large")
     trained = "device=cuda sft.backend=verl sft.lr=5e-4 sft.max_steps=40 sft.batch_size=8"
     played = "selfplay.policy=random generation.engine=hf sampling.max_model_len=2048"
     config = compose(

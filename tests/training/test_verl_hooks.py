@@ -13,11 +13,12 @@ pytest.importorskip("verl")
 pytestmark = pytest.mark.verl
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig
 from verl.utils import torch_functional
 
 from steps.training.label_logprobs import label_logprobs
 from steps.training.verl_hooks import load_critic
+from tests.training.llamas import untrained_llama
 
 ROOT = Path(__file__).resolve().parents[2]
 AFTERWARDS = """
@@ -71,17 +72,9 @@ def test_a_finetuning_process_is_verls_program() -> None:
 
 
 def test_a_critic_starts_at_zero_with_the_configured_attention(tmp_path: Path) -> None:
-    config = LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=1,
-        attn_implementation="eager",
-    )
-    LlamaForCausalLM(config).save_pretrained(tmp_path)
-    critic = load_critic(str(tmp_path), torch.float32, config, False)
+    source = untrained_llama(tmp_path)
+    config = AutoConfig.from_pretrained(source, num_labels=1, attn_implementation="eager")
+    critic = load_critic(source, torch.float32, config, False)
     ids = torch.tensor([[1, 2, 3]])
     assert critic(input_ids=ids).logits.tolist() == [[[0.0], [0.0], [0.0]]]
     assert critic.config._attn_implementation == "eager"

@@ -8,43 +8,36 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from conf import compose
-from conf.schema import Config
+from conf.schema import Config, ModelSection
 from steps.storage import read_trajectories
 from steps.training import ppo_update
-from steps.training.checkpoints import save_model
 from steps.training.ppo_batch import build_samples, fill_advantages
 from steps.training.ppo_learner import build_learner
 from steps.training.ppo_update import learn
 from steps.training.tiny_model import build_tokenizer
 from steps.workers import Peers
+from tests.training.llamas import untrained_llama
 
 NUM_STEPS = 3
 
 
 def small_llama(directory: Path) -> Path:
     """Random weights; heads, groups and vocabulary divide by two."""
-    torch.manual_seed(0)
-    tokenizer = build_tokenizer()
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=-(-len(tokenizer) // 64) * 64,
-            hidden_size=256,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            intermediate_size=512,
-            max_position_embeddings=2048,
-            tie_word_embeddings=False,
-            initializer_range=0.1,  # else all tokens are equally likely
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=None,
-        )
+    section = ModelSection(
+        architecture="llama",
+        hidden_size=256,
+        num_layers=3,
+        num_heads=4,
+        ffn_size=512,
+        max_positions=2048,
+        init_std=0.1,  # else all tokens are equally likely
     )
-    save_model(directory, model, tokenizer)
+    vocab_size = -(-len(build_tokenizer()) // 64) * 64
+    untrained_llama(
+        directory, section, vocab_size=vocab_size, num_key_value_heads=2, tie_word_embeddings=False
+    )
     return directory
 
 

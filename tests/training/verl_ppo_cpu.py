@@ -109,7 +109,8 @@ def update(made: TrainingWorker, batch: Any, section: Any, size: int) -> dict[st
     }
 
 
-def main(run_file: Path, dump: Path) -> None:
+def start(dump: Path) -> None:
+    """This process as the only rank, and verl's engines for a CPU."""
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{dump / 'rendezvous'}", rank=0, world_size=1
@@ -119,6 +120,10 @@ def main(run_file: Path, dump: Path) -> None:
     register = partial(EngineRegistry.register, backend=["fsdp", "fsdp2"], device=["cpu"])
     register(model_type="language_model")(FSDPEngineWithLMHead)
     register(model_type="value_model")(FSDPEngineWithValueHead)
+
+
+def main(run_file: Path, dump: Path) -> None:
+    start(dump)
     run = json.loads(run_file.read_text())
     settings, config = from_plain(run["config"]), compose(run["overrides"])
     episodes = read_trajectories(dump / "step_1.parquet")

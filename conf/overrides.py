@@ -1,0 +1,25 @@
+"""One override as Hydra's grammar reads it. Imported late: most processes of a flow read none."""
+
+from __future__ import annotations
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from hydra.errors import HydraException
+
+from conf.errors import ConfigError
+
+
+def parse(text: str) -> Override:
+    """Raises `ConfigError` for what gives a setting no single value."""
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise ConfigError(
+            f"override {text!r} can't be read; write key=value, several separated by blanks, "
+            'for example "ppo.lr=1e-5 sft.lr=1e-3".'
+        ) from error
+    if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
+        raise ConfigError(f"override {text!r} takes a setting away; give it a value instead.")
+    if override.value_type is not ValueType.ELEMENT:
+        raise ConfigError(f"override {text!r} is a sweep; give one value, or a list in brackets.")
+    return override
