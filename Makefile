@@ -46,9 +46,11 @@ help: ## This list
 run: $(VENV)/.installed ## The whole recipe on FrozenLake; ARGS="--seed 1"
 	$(PY) flows/spa_flow.py run --env frozenlake $(ARGS)
 
+# Files in the tree's order: by their number of tests, the few long ones would come last, and wait
+# for one core.
 test: lint ## Lint, types, the gpu extra's versions, and every test that this machine can run
 	@$(MAKE) --no-print-directory gpucheck UNREACHED=0
-	$(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile \
+	$(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile --no-loadscope-reorder \
 	  -m "not gpu and not verl and not reference" $(ARGS)
 
 quick: $(VENV)/.installed-dev ## The tests without the slow ones

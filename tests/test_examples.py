@@ -1,11 +1,11 @@
-"""The example game: its rules by hand, its solver by brute force, and a whole run of the flow."""
+"""The example game: its rules by hand, and its solver by brute force.
+
+A run of the flow on it is in `tests/flows/test_two_at_once.py`.
+"""
 
 from __future__ import annotations
 
 import itertools
-import os
-import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -192,21 +192,6 @@ def test_an_unknown_state_format_names_the_nearest() -> None:
     game.reset(seed=0)
     with pytest.raises(envs.EnvironmentConfigError, match="did you mean 'coords'"):
         game.describe("coord")
-
-
-@pytest.mark.slow
-def test_the_flow_trains_on_it(tmp_path: Path) -> None:
-    """From another folder, as a user with a clone and no install does."""
-    command = [sys.executable, str(ROOT / "flows" / "spa_flow.py"), "run", "--env", TILES]
-    command += ["--profile", "smoke", "--override", "tracking.enabled=false"]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    rows = re.findall(r"(random|optimal) play +│ +([\d.]+) ", done.stdout)
-    assert [name for name, _ in rows] == ["random", "optimal"]
-    assert 0.0 < float(rows[0][1]) < float(rows[1][1]) <= 1.0
 
 
 # An installed package

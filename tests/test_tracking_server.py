@@ -104,7 +104,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.mode = "pass"
-        self.passed = 0
+        self.passed = self.lost = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -127,7 +127,7 @@ class Proxy:
             handler.send_error(int(self.mode))
             return
         if self.mode == "slow":
-            time.sleep(2.0)
+            time.sleep(0.5)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         headers = {"Content-Type": handler.headers.get("Content-Type") or "application/json"}
         connection.request(handler.command, handler.path, data, headers)
@@ -135,7 +135,8 @@ class Proxy:
         body = reply.read()
         connection.close()
         self.passed += 1
-        if self.mode == "lossy" and self.passed % 3 == 0:
+        if self.mode == "lossy" and self.passed % 4 == 0:
+            self.lost += 1
             handler.close_connection = True  # what was asked for is done, and nobody hears of it
             return
         handler.send_response(reply.status)
@@ -307,6 +308,7 @@ def test_a_server_that_answers_late_or_whose_answers_are_lost(
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     wait_until(lambda: is_empty(config), "the feeding process gets through")
     assert proxy.passed > before
+    assert bool(proxy.lost) == (mode == "lossy")
     the_run(server, mode)
 
 

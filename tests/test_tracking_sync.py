@@ -34,6 +34,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A store with nothing in it, and nobody who feeds it."""
     monkeypatch.setattr("steps.tracking.spool.start_feeder", lambda spool: None)
+    monkeypatch.setattr("steps.tracking.spool._started", [])  # nor does one of another test
     found = Config()
     found.tracking.uri = f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}"
     (tmp_path / "mlflow").mkdir()

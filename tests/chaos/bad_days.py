@@ -93,9 +93,9 @@ def model_cut(stage: Scene, name: str) -> Row:
 
 def parquet_cut(stage: Scene, name: str) -> Row:
     """A kept Parquet file is cut; the next run must not reuse it."""
-    work = stage.copy(stage.calm, name)
+    work = stage.copy(stage.calm.work, name)
     step = stage.rng.choice(["selfplay_generate", "filter_format"])
-    home = scene.kept(work, stage.calm_id, step)
+    home = scene.kept(work, stage.calm.run_id, step)
     where = cut(stage.rng.choice(sorted(home.rglob("*.parquet"))), stage.rng)
     ended = attempt(work, *RUN)
     saw = ended.line(f"the kept result of {step} can't be used", work)
@@ -105,8 +105,8 @@ def parquet_cut(stage: Scene, name: str) -> Row:
 
 def model_in_cache_cut(stage: Scene, name: str) -> Row:
     """A kept model is cut; the next run must not reuse it."""
-    work = stage.copy(stage.calm, name)
-    where = cut(_any_file(stage, scene.kept(work, stage.calm_id, "ppo_train")), stage.rng)
+    work = stage.copy(stage.calm.work, name)
+    where = cut(_any_file(stage, scene.kept(work, stage.calm.run_id, "ppo_train")), stage.rng)
     ended = attempt(work, *RUN)
     saw = ended.line("the kept result of ppo_train can't be used", work)
     assert "ppo_train of frozenlake is reused" not in ended.text
@@ -272,9 +272,8 @@ def _any_file(stage: Scene, directory: Path) -> Path:
     return stage.rng.choice(sorted(path for path in directory.rglob("*") if path.is_file()))
 
 
-def run(names: Sequence[str], root: Path, seed: int) -> Iterator[Row]:
+def run(names: Sequence[str], stage: Scene) -> Iterator[Row]:
     """The days of these names, in turn."""
-    stage = Scene(root, seed)
     for index, name in enumerate(names):
         try:
             row = DAYS[name](stage, f"{index}_{name}")
@@ -317,7 +316,7 @@ def main() -> None:
     names = options.days or [name for name in DAYS for _ in range(REPEATED.get(name, 1))]
     with tempfile.TemporaryDirectory(prefix="spa-bad-days-") as root:
         rows = []
-        for row in run(names, Path(root), options.seed):
+        for row in run(names, Scene(Path(root), options.seed)):
             rows.append(row)
             if options.write is not None:
                 write(table(rows), options.write)

@@ -3,10 +3,10 @@
     python -m tests.chaos.harness --chains 10 --seed 0 --report docs/reliability.md
 
 A *chain* is one flow with the smoke profile in a directory of its own, killed once in each of its
-five stages (SIGKILL to every process, at a moment drawn from the stage's usual length), each time
-taken up again: by `resume`, or by a new run that finds the stage half done, in turn. In the end its
-weights and scores are compared with those of a flow that nobody disturbed: a batch that was skipped
-or trained twice would show in the weights.
+five stages (SIGKILL to every process, at a moment drawn from the stage's usual length, or as it
+ends, if that is sooner), each time taken up again: by `resume`, or by a new run that finds the
+stage half done, in turn. In the end its weights and scores are compared with those of a flow that
+nobody disturbed: a batch that was skipped or trained twice would show in the weights.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ STARTING = re.compile(r"\[(\d+)/(\w+)/\d+ \(pid \d+\)\] Task is starting")
 PLAYED = re.compile(r"self-play batch (\d+)/\d+:")
 FINISHED = re.compile(r"\[\d+/(\w+)/\d+ \(pid \d+\)\] Task finished successfully")
 PATIENCE_S = 300
+DAY_S = 86_400
 
 
 @dataclass
@@ -57,6 +58,17 @@ class Kill:
     """Bytes of the flow's log then."""
     repeated: int = 0
     """How many of `batches` were played again later."""
+
+
+@dataclass(frozen=True)
+class Calm:
+    """A flow that nobody disturbed."""
+
+    work: Path
+    run_id: str
+    outcome: dict[str, Any]
+    lengths: dict[str, float]
+    """Seconds of each stage."""
 
 
 @dataclass
@@ -103,6 +115,17 @@ def wait_for(work: Path, offset: int, stage: str, process: subprocess.Popen[byte
     raise TimeoutError(f"{stage} hasn't started in {PATIENCE_S} s: {work / 'log'}")
 
 
+def wait_in(
+    work: Path, offset: int, stage: str, process: subprocess.Popen[bytes], seconds: float
+) -> None:
+    """Wait so long in a stage that has just started, or until it ends: it may be faster today."""
+    moment = time.monotonic() + seconds
+    while time.monotonic() < moment and process.poll() is None:
+        if stage in FINISHED.findall(tail(work, offset)):
+            return
+        time.sleep(min(0.05, max(moment - time.monotonic(), 0.0)))
+
+
 def kill(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL to the flow and all its tasks, which Metaflow puts into the same group."""
     os.killpg(process.pid, signal.SIGKILL)
@@ -147,7 +170,7 @@ def durations(work: Path) -> dict[str, float]:
         if starting and starting[2] in STAGES:
             found[starting[2]] = -_seconds(line)
         elif finished and finished[1] in STAGES:
-            found[finished[1]] += _seconds(line)
+            found[finished[1]] = (found[finished[1]] + _seconds(line)) % DAY_S
     return found
 
 
@@ -169,12 +192,13 @@ def disturb(
         run_id = wait_for(work, offset, stage, process)
         if run_id is None:
             return
-        began, after = time.time(), rng.uniform(0.0, lengths[stage])
-        time.sleep(after)
+        began = time.time()
+        wait_in(work, offset, stage, process, rng.uniform(0.0, lengths[stage]))
         if process.poll() is not None:  # the flow was done before: nothing to kill
             return
         kill(process)
-        lost = time.time() - max(began, last_checkpoint(work, stage))
+        after = time.time() - began
+        lost = after + began - max(began, last_checkpoint(work, stage))
         how = "resume" if (index + number) % 2 else "a new run"
         words = ("resume", "--origin-run-id", run_id) if how == "resume" else ("run", *OPTIONS)
         yield Kill(number, stage, after, how, lost, kept_batches(work), size(work))
@@ -199,14 +223,12 @@ def repeated(work: Path, each: Kill) -> int:
     return len(played & each.batches)
 
 
-def run_chain(
-    number: int, root: Path, expected: dict[str, Any], lengths: dict[str, float], seed: int
-) -> Chain:
+def run_chain(number: int, root: Path, calm: Calm, seed: int) -> Chain:
     """One chain from its first start to the comparison."""
     work = root / f"chain_{number}"
     work.mkdir()
     chain = Chain(work)
-    for each in disturb(work, number, lengths, random.Random(f"{seed} {number}")):
+    for each in disturb(work, number, calm.lengths, random.Random(f"{seed} {number}")):
         chain.kills.append(each)
         print(f"chain {number}: killed {each.stage} after {each.after_s:.1f} s", flush=True)
     words = (
@@ -215,7 +237,7 @@ def run_chain(
     found = outcome(work, finish(work, *words))
     for each in chain.kills:
         each.repeated = repeated(work, each)
-    chain.differences = [key for key in expected if found[key] != expected[key]]
+    chain.differences = [key for key, value in calm.outcome.items() if found[key] != value]
     chain.is_equal = not chain.differences
     print(f"chain {number}: {'equal' if chain.is_equal else chain.differences}", flush=True)
     return chain
@@ -248,13 +270,11 @@ def report(chains: list[Chain], lengths: dict[str, float], seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run(chains: int, seed: int, root: Path) -> tuple[list[Chain], dict[str, float]]:
-    """An undisturbed flow, then the chains."""
-    calm = root / "calm"
-    calm.mkdir()
-    expected = outcome(calm, finish(calm, "run", *OPTIONS))
-    lengths = durations(calm)
-    return [run_chain(number, root, expected, lengths, seed) for number in range(chains)], lengths
+def undisturbed(work: Path) -> Calm:
+    """Run a flow in a new directory, and let it be."""
+    work.mkdir()
+    run_id = finish(work, "run", *OPTIONS)
+    return Calm(work, run_id, outcome(work, run_id), durations(work))
 
 
 def main() -> None:
@@ -265,8 +285,11 @@ def main() -> None:
     parser.add_argument("--report", type=Path, help="write the table there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="spa-chaos-") as root:
-        chains, lengths = run(options.chains, options.seed, Path(root))
-    table = report(chains, lengths, options.seed)
+        calm = undisturbed(Path(root) / "calm")
+        chains = [
+            run_chain(number, Path(root), calm, options.seed) for number in range(options.chains)
+        ]
+    table = report(chains, calm.lengths, options.seed)
     print(table)
     if options.report is not None:
         options.report.write_text(table)

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import harness
-from tests.chaos.harness import OPTIONS, ROOT
+from tests.chaos.harness import DAY_S, OPTIONS, ROOT, Calm
 
 RUN = ("run", *OPTIONS)
 POLL_S = 0.02
 MAX_SHOWN = 320
-DAY_S = 86_400
 _PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:.]+ (\[[^\]]*\] )?")
 _OF_BRANCH = re.compile(r"\S*spa\.store/[^/\s]+/[^/\s]+/[^/\s]+/")
 _LONG_NUMBER = re.compile(r"\b\d{15,}\b")
@@ -80,29 +79,24 @@ def clipped(text: str) -> str:
 
 
 class Scene:
-    """What all days of one round share."""
+    """What all days of one round share: also a flow that nobody disturbed, where there is one."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, calm: Calm | None = None) -> None:
         self.root = root
         self.rng = random.Random(seed)
+        if calm is not None:
+            self.calm = calm
 
     @cached_property
-    def calm(self) -> Path:
-        """A flow that nobody disturbed."""
-        work = self._made("calm")
-        self.calm_id = harness.finish(work, *RUN)
-        return work
-
-    @cached_property
-    def expected(self) -> dict[str, Any]:
-        """Its weights and scores."""
-        work = self.calm
-        return harness.outcome(work, self.calm_id)
+    def calm(self) -> Calm:
+        """That flow."""
+        return harness.undisturbed(self.root / "calm")
 
     @cached_property
     def halted(self) -> Path:
         """A flow killed in PPO, its first two checkpoints kept."""
-        work = self._made("halted")
+        work = self.root / "halted"
+        work.mkdir()
         process = harness.start(work, *RUN)
         wait_until(lambda: bool(checkpoint(work, 2)), process, work)
         harness.kill(process)
@@ -127,12 +121,7 @@ class Scene:
     def is_equal(self, work: Path, ended: Ended) -> bool:
         """Whether a run came to what the undisturbed one came to."""
         assert ended.code == 0, ended.text[-3000:]
-        return harness.outcome(work, ended.run_id) == self.expected
-
-    def _made(self, name: str) -> Path:
-        work = self.root / name
-        work.mkdir()
-        return work
+        return harness.outcome(work, ended.run_id) == self.calm.outcome
 
 
 def attempt(

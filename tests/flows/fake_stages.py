@@ -3,9 +3,11 @@
 `plant` puts them in the place of the real ones in a copy of the source tree. What they do beyond
 that is asked for by files in the working directory: `kill_once` (PPO kills its own process at step
 3 of the first attempt), `wait` (PPO stops at step 3 until it is killed) and, in the environment
-that the file names, or in all: `kill_always` (PPO kills its own process at step 3, each time),
-`starve` (the filter finds nothing), `crash` (finetuning does), `linger` (the evaluation waits to be
-ended).
+that the file names, or in all: `kill_always` (PPO kills its own process at step 3, each time; the
+last time once another environment's evaluation lingers, if one is to), `starve` (the filter finds
+nothing), `crash` (finetuning does), `linger` (the evaluation waits to be ended).
+
+There are no cards: two more processes a step would take longer than everything else here.
 """
 
 from __future__ import annotations
@@ -34,6 +36,12 @@ def save_model(model, weights):
 def asked(name, config):
     file = CWD / name
     return file.exists() and file.read_text() in ("", config.env.id)
+
+def await_file(name):
+    deadline = time.monotonic() + 240
+    while not (CWD / name).exists():
+        assert time.monotonic() < deadline, name
+        time.sleep(0.02)
 
 def note(stage, config, **facts):
     with (CWD / "trace.jsonl").open("a") as file:
@@ -78,10 +86,12 @@ def ppo_train(config, *, model_dir, out_dir, checkpoints, tracker):
         if step == 3 and (CWD / "kill_once").exists() and start == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         if step == 3 and asked("kill_always", config):
+            if start and (CWD / "linger").exists():
+                await_file("lingering")
             os.kill(os.getpid(), signal.SIGKILL)
         if step == 3 and (CWD / "wait").exists():
             (CWD / "waiting").touch()
-            time.sleep(120)
+            time.sleep(600)
         state = out_dir / "state"
         state.mkdir(exist_ok=True)
         (state / "step").write_text(str(step))
@@ -96,12 +106,19 @@ def evaluate(config, *, model_dirs, out_dir, tracker):
     read = {name: (Path(path) / "weights").read_text() for name, path in model_dirs.items()}
     note("evaluate", config, read=read)
     if asked("linger", config):
-        time.sleep(120)
+        (CWD / "lingering").touch()
+        time.sleep(600)
     scores = {"pass@1": 0.5, "pass@1_low": 0.4, "pass@1_high": 0.6, "pass@8": 0.75, "n": 64,
               "puzzles": 8, "floor": 0.2, "ceiling": 0.9, "format_rate": 1.0}
     others = {name: dict(scores) for name in model_dirs if name != "final"}
     return {"summary": {**scores, **others}}
 """,
+}
+
+
+WITHOUT_CARDS = {
+    "orchestration/cards.py": "def show(*_):\n    pass\n\n\ndef say(_):\n    pass\n",
+    "report/blocks.py": "def __getattr__(name):\n    return None\n",
 }
 
 
@@ -111,4 +128,8 @@ def plant(root: Path, target: Path) -> Path:
         shutil.copytree(root / top, target / top, ignore=shutil.ignore_patterns("__pycache__"))
     for name, body in STAGES.items():
         (target / "steps" / f"{name}.py").write_text(COMMON + body)
-    return target / "flows" / "spa_flow.py"
+    for name, body in WITHOUT_CARDS.items():
+        (target / "steps" / name).write_text(body)
+    flow = target / "flows" / "spa_flow.py"
+    flow.write_text(flow.read_text().replace('    @card(type="blank")\n', ""))
+    return flow

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.flows.fake_runs import STAGES, Runs, planted
+from tests.flows.fake_runs import STAGES, Runs, planted, run_id_of
 
 pytestmark = pytest.mark.timeout(900)  # several runs each, which a busy machine makes slow
 
@@ -36,9 +33,8 @@ def test_one_environments_failure_leaves_the_others_to_finish(
     (runs.work / file).write_text("frozenlake_deterministic")
     done = runs(*lakes)
     assert done.returncode != 0
-    trace = [json.loads(line) for line in (runs.work / "trace.jsonl").read_text().splitlines()]
-    assert sum(line["stage"] == "crash" for line in trace) == attempts
-    assert [line["env"] for line in trace if line["stage"] == "evaluate"] == ["frozenlake"]
+    assert len(runs.trace("crash")) == attempts
+    assert [each["env"] for each in runs.trace("evaluate")] == ["frozenlake"]
     printed = done.stdout + done.stderr
     assert "1 of 2 environments failed:" in printed
     assert f"frozenlake_deterministic failed in {step}: {said}" in printed
@@ -46,9 +42,8 @@ def test_one_environments_failure_leaves_the_others_to_finish(
     assert found, printed
     (runs.work / file).unlink()
     runs.computed()
-    line = [sys.executable, str(runs.flow), "resume", step, "--origin-run-id", found[1]]
-    again = subprocess.run(line, cwd=runs.work, capture_output=True, text=True, timeout=600)
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = runs.spa("resume", step, "--origin-run-id", found[1])
+    run_id_of(again)
     assert runs.computed() == list(STAGES[STAGES.index(step) :])
     assert "frozenlake_deterministic" in again.stdout.split("measured on unseen puzzles")[0]
 
@@ -64,18 +59,16 @@ def test_two_sigkills_end_the_other_branches_too_and_resume_takes_all_of_them_up
     done = runs(*lakes)
     assert done.returncode != 0
     assert done.stdout.count("ppo_train") and "Task failed" in done.stdout
-    trace = [json.loads(line) for line in (runs.work / "trace.jsonl").read_text().splitlines()]
-    ppo = [line["start"] for line in trace if line["stage"] == "ppo_train"
-           and line["env"] == "frozenlake_deterministic"]  # fmt: skip
-    assert ppo == [0, 2]  # its retry went on from the checkpoint, and was killed, too
+    ppo = runs.trace("ppo_train")
+    starts = [each["start"] for each in ppo if each["env"] == "frozenlake_deterministic"]
+    assert starts == [0, 2]  # its retry went on from the checkpoint, and was killed, too
     found = re.findall(r"resume --origin-run-id (\d+)", done.stdout)
     assert found, done.stdout
     for name in ("kill_always", "linger"):
         (runs.work / name).unlink()
     runs.computed()
-    line = [sys.executable, str(runs.flow), "resume", "--origin-run-id", found[-1]]
-    again = subprocess.run(line, cwd=runs.work, capture_output=True, text=True, timeout=600)
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = runs.spa("resume", "--origin-run-id", found[-1])
+    run_id_of(again)
     computed = runs.computed()
     assert sorted(computed) == ["evaluate", "evaluate", "ppo_train"]
     assert "optimal play" in again.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,24 +15,14 @@ from steps.tracking import read_metrics
 from tests.flows.fake_runs import STAGES, Runs, planted, run_id_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-LOOK = """
-import json, sys
-from metaflow import Run, namespace
-namespace(None)
-run = Run("SPAFlow/" + sys.argv[1])
-found = {"tracking_run": run["start"].task.data.tracking_run}
-for step in sys.argv[2:]:
-    task = run[step].task
-    found[task.pathspec] = task.data.mlflow_run
-print(json.dumps(found))
-"""
 
 
-def artifacts(runs: Runs, run_id: str) -> dict[str, str]:
+def noted(runs: Runs, run_id: str) -> dict[str, str]:
     """Pathspec of each stage's task -> the id of its MLflow run; and that of the flow's."""
-    line = [sys.executable, "-c", LOOK, run_id, *STAGES]
-    done = subprocess.run(line, cwd=runs.work, capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout))
+    wanted = {"start": ["tracking_run"], **{step: ["mlflow_run"] for step in STAGES}}
+    found = runs.artifacts(run_id, wanted)
+    tasks = {found[step]["task"]: found[step]["mlflow_run"] for step in STAGES}
+    return {"tracking_run": found["start"]["tracking_run"], **tasks}
 
 
 def synced(runs: Runs) -> None:
@@ -62,8 +51,8 @@ def test_tasks_and_mlflow_runs_name_each_other_and_lineage_prints_both(tmp_path:
     found = client.search_runs([experiment.experiment_id])
 
     ids = {f"key:{run.data.tags['spa.key']}": run.info.run_id for run in found}
-    noted = artifacts(runs, run_id)
-    known = {path: ids.get(noted_id, noted_id) for path, noted_id in noted.items()}
+    own = noted(runs, run_id)
+    known = {path: ids.get(noted_id, noted_id) for path, noted_id in own.items()}
     parent = client.get_run(known.pop("tracking_run"))
     assert parent.data.tags["metaflow.run"] == f"SPAFlow/{run_id}"
     children = [run for run in found if "mlflow.parentRunId" in run.data.tags]
@@ -80,7 +69,7 @@ def test_tasks_and_mlflow_runs_name_each_other_and_lineage_prints_both(tmp_path:
     for path, mlflow_run in known.items():
         task, _, rest = told.stdout.partition(f"task {path}\n")[2].partition("\n")
         assert task.strip().startswith("MLflow run "), rest
-        assert mlflow_run in task or noted[path].removeprefix("key:") in task
+        assert mlflow_run in task or own[path].removeprefix("key:") in task
     assert f"MLflow run {parent.info.run_id}" in told.stdout
 
     store = runs.work / ".metaflow" / "spa.store" / "SPAFlow" / run_id / "frozenlake" / "ppo_train"
@@ -98,6 +87,6 @@ def test_tasks_and_mlflow_runs_name_each_other_and_lineage_prints_both(tmp_path:
     # A new run reuses all of it and has MLflow runs of its own.
     again = run_id_of(runs(override="log_level=info"))
     synced(runs)
-    other = artifacts(runs, again)
+    other = noted(runs, again)
     assert not set(other.values()) & {*known.values(), parent.info.run_id}
     assert "" not in other.values()

@@ -1,4 +1,4 @@
-"""One real run with the smoke profile, looked at from several sides: sizes, and README's claims.
+"""Real runs with the smoke profile, looked at from several sides: results, sizes, README's claims.
 
 README's commands for `resume` and for the cache are executed as they stand there (`run` ones with
 the smoke profile), and its `text` blocks are what they must print, `...` standing for anything.
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from conf.compose import compose, known
-from tests.flows.fake_runs import ROOT, STAGES
+from tests.flows.fake_runs import ROOT, STAGES, Done, artifacts, run_id_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -40,7 +40,21 @@ curve = Run(f"SPAFlow/{sys.argv[1]}")["ppo_train"].task.data.ppo["curve"]
 rows = [len(pickle.dumps(curve[:count], 4)) for count in (1, len(curve))]
 print(json.dumps([sizes, (rows[1] - rows[0]) / (len(curve) - 1)]))
 """
-Done = subprocess.CompletedProcess[str]
+_CARDS = """
+import sys
+from metaflow import Run, namespace
+from metaflow.cards import get_cards
+namespace(None)
+run = Run(f"SPAFlow/{sys.argv[1]}")
+for step in sys.argv[2:]:
+    (card,) = get_cards(run[step].task)
+    assert "</html>" in card.get(), step
+"""
+SCORES = {
+    "pass@1", "pass@1_low", "pass@1_high", "pass@8", "n", "floor", "ceiling", "puzzles",
+    "format_rate", "observation_exact", "prediction_exact", "prediction_possible",
+    "prediction_probability",
+}  # fmt: skip
 
 
 def call(work: Path, *words: str) -> Done:
@@ -154,20 +168,50 @@ def read_by_join() -> set[str]:
     return found
 
 
-def test_the_cache_does_what_the_readme_says(work: Path, run_id: str) -> None:
-    changed = call(work, *command(r'run --env frozenlake --override "ppo.lr=3e-4"'))
+@pytest.fixture(scope="module")
+def changed(work: Path, run_id: str) -> Done:
+    """README's run with another learning rate."""
+    return call(work, *command(r'run --env frozenlake --override "ppo.lr=3e-4"'))
+
+
+@pytest.fixture(scope="module")
+def listed(work: Path, changed: Done) -> list[str]:
+    """What the index holds then."""
+    return call(work, *command("stage_cache list")).stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def anew(work: Path, listed: list[str]) -> Done:
+    """README's run that computes everything anew: all five stages, and nobody disturbs them."""
+    return call(work, *command("run --env frozenlake --cache refresh"))
+
+
+def test_the_cache_does_what_the_readme_says(
+    work: Path, changed: Done, listed: list[str], anew: Done
+) -> None:
     assert reused(changed) == list(STAGES[:3])  # "self-play and finetuning are reused"
-    (changed_id,) = re.findall(r"run-id (\d+)", changed.stdout)
-    listed = call(work, *command("stage_cache list")).stdout
-    assert [line.split()[0] for line in listed.splitlines()] == sorted(
+    assert [line.split()[0] for line in listed] == sorted(
         [*STAGES, "ppo_train", "evaluate"], key=STAGES.index
     )
-    explained = call(work, *command("stage_cache explain RUN_ID", changed_id)).stdout
+    explained = call(work, *command("stage_cache explain RUN_ID", run_id_of(changed))).stdout
     check_printed(promised("sft_train of frozenlake is reused"), changed.stdout + explained)
     assert call(work, *command("stage_cache prune --days 30")).stdout == ""  # nothing is old
-    anew = call(work, *command("run --env frozenlake --cache refresh"))
     assert reused(anew) == []
     assert len(call(work, *command("stage_cache list")).stdout.splitlines()) == 7
+
+
+def test_all_five_stages_end_in_a_summary_and_have_cards(work: Path, anew: Done) -> None:
+    run_id = run_id_of(anew)
+    end = artifacts(work, run_id, {"end": ["summary", "models"]})["end"]
+    scores = end["summary"]["frozenlake"]
+    assert scores.keys() >= SCORES | {"after_sft"}
+    assert scores["after_sft"].keys() >= SCORES
+    assert (scores["n"], scores["puzzles"]) == (64, 8)
+    assert 0 < scores["floor"] < scores["ceiling"] < 1
+    assert "the card of this step is incomplete" not in anew.stdout
+    call(work, "-c", _CARDS, run_id, *STAGES, "join")
+    model = end["models"]["frozenlake"]
+    assert (Path(model["url"]) / model["model"] / "config.json").is_file()
 
 
 def test_the_lineage_does_what_the_readme_says(work: Path, run_id: str) -> None:

@@ -2,54 +2,59 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.flows.fake_runs import QUIET, STAGES, Runs, planted, run_id_of
 
-pytestmark = pytest.mark.timeout(900)  # several runs each, which a busy machine makes slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # several runs each
+FINGERPRINT = dict.fromkeys(STAGES, ("cache_hit", "fingerprint"))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, str]:
+    """A finished run, in a directory of which every test has a copy."""
+    runs = planted(tmp_path_factory.mktemp("first"))
+    run_id = run_id_of(runs())
+    assert runs.computed() == list(STAGES)
+    return runs, run_id
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return planted(tmp_path)
+def runs(first: tuple[Runs, str], tmp_path: Path) -> Runs:
+    return first[0].copied(tmp_path / "work")
 
 
-@pytest.mark.slow
-def test_an_unchanged_stage_is_computed_once(runs: Runs) -> None:
-    first = run_id_of(runs())
-    assert runs.computed() == list(STAGES)
+@pytest.fixture
+def run_id(first: tuple[Runs, str]) -> str:
+    return first[1]
+
+
+def test_an_unchanged_stage_is_computed_once(runs: Runs, run_id: str) -> None:
     again = runs()
     second = run_id_of(again)
     assert runs.computed() == []
     assert "ppo_train of frozenlake is reused from SPAFlow/" in again.stdout
+    own, other = (runs.artifacts(each, FINGERPRINT) for each in (run_id, second))
     for step in STAGES:
-        hit, fingerprint = runs.artifacts(second, step)
-        own, same = runs.artifacts(first, step)
-        assert own is None and fingerprint == same and re.fullmatch("[0-9a-f]{32}", same)
-        assert hit is not None and hit.startswith(f"SPAFlow/{first}/{step}/")
+        hit, fingerprint = other[step]["cache_hit"], other[step]["fingerprint"]
+        assert own[step]["cache_hit"] is None and fingerprint == own[step]["fingerprint"]
+        assert re.fullmatch("[0-9a-f]{32}", fingerprint)
+        assert hit is not None and hit.startswith(f"SPAFlow/{run_id}/{step}/")
     run_id_of(runs(override=f"{QUIET} ppo.lr=0.5"))
     assert runs.computed() == ["ppo_train", "evaluate"]
     run_id_of(runs("--seed", "1"))
     assert runs.computed() == list(STAGES)
 
 
-@pytest.mark.slow
-def test_code_counts_and_comments_do_not(runs: Runs) -> None:
-    run_id_of(runs())
+def test_code_counts_and_comments_do_not(tmp_path: Path) -> None:
+    runs = planted(tmp_path)
     prompts = runs.flow.parents[1] / "steps" / "agent" / "prompts.py"
     # The fakes import none of the agent loop, as the real stages do: let one of them.
     stage = runs.flow.parents[1] / "steps" / "selfplay_generate.py"
     stage.write_text(stage.read_text() + "\nimport steps.agent.prompts\n")
-    runs.computed()
     run_id_of(runs())
     assert runs.computed() == list(STAGES)
     prompts.write_text("# A comment.\n" + prompts.read_text() + "\n\n")
@@ -62,18 +67,19 @@ def test_code_counts_and_comments_do_not(runs: Runs) -> None:
     assert "code steps.agent.prompts:" in said and "(the stage before differs)" in said
 
 
-@pytest.mark.slow
 def test_the_modes_and_the_command(runs: Runs) -> None:
+    listed = runs.command("list").stdout
+    assert [line.split()[0] for line in listed.splitlines()] == list(STAGES)
     run_id_of(runs("--cache", "off"))
-    assert runs.command("list").stdout == ""
-    run_id_of(runs())
-    runs.computed()
+    assert runs.computed() == list(STAGES)
+    assert runs.command("list").stdout == listed  # nothing was kept
     last = run_id_of(runs("--cache", "refresh"))
     assert runs.computed() == list(STAGES)
-    listed = runs.command("list").stdout.splitlines()
-    assert [line.split()[0] for line in listed] == list(STAGES)
-    pattern = "spa.store/SPAFlow/*/frozenlake/sft_train/*/*/model/weights"
-    (*_, weights) = sorted((runs.work / ".metaflow").glob(pattern))
+    refreshed = runs.command("list").stdout
+    assert [line.split()[0] for line in refreshed.splitlines()] == list(STAGES)
+    assert refreshed != listed
+    pattern = f"spa.store/SPAFlow/{last}/frozenlake/sft_train/*/*/model/weights"
+    (weights,) = (runs.work / ".metaflow").glob(pattern)
     told = runs.command(last, module="lineage")
     assert told.returncode == 0, told.stderr
     assert "evaluate: pass@1 0.500, floor 0.200, ceiling 0.900" in told.stdout
@@ -91,36 +97,11 @@ def test_the_modes_and_the_command(runs: Runs) -> None:
     assert runs.computed() == ["sft_train"]
 
 
-@pytest.mark.slow
-def test_a_failure_is_never_kept(runs: Runs) -> None:
+def test_a_failure_is_never_kept(tmp_path: Path) -> None:
+    runs = planted(tmp_path)
     (runs.work / "starve").touch()
     assert runs().returncode != 0
     (runs.work / "starve").unlink()
     runs.computed()
     run_id_of(runs())
     assert runs.computed() == list(STAGES[1:])
-
-
-@pytest.mark.slow
-def test_a_new_run_goes_on_from_the_checkpoint_of_one_that_was_killed(runs: Runs) -> None:
-    (runs.work / "wait").touch()
-    line = [sys.executable, str(runs.flow), "run", "--override", QUIET]
-    with (runs.work / "out").open("w") as out:
-        process = subprocess.Popen(
-            line, cwd=runs.work, stdout=out, stderr=out, start_new_session=True
-        )
-    deadline = time.monotonic() + 120
-    while not (runs.work / "waiting").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    (runs.work / "wait").unlink()
-    runs.computed()
-    run_id_of(runs(override=f"{QUIET} ppo.lr=0.5"))
-    trace = (runs.work / "trace.jsonl").read_text().splitlines()
-    assert [json.loads(line)["start"] for line in trace if "ppo_train" in line] == [0]
-    runs.computed()
-    run_id_of(runs())
-    trace = (runs.work / "trace.jsonl").read_text().splitlines()
-    assert [json.loads(line)["start"] for line in trace if "ppo_train" in line] == [2]

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +15,9 @@ from steps.orchestration import earlier, runs
 from steps.orchestration.runs import Request
 from steps.report.records import Markdown, Table
 from steps.report.taken import unless_taken
+from tests.flows.fake_runs import QUIET, ROOT, Runs, planted, run_id_of
 
-ROOT = Path(__file__).resolve().parents[2]
 LAKE = conf.compose(env="frozenlake", model="tiny")
-Done = subprocess.CompletedProcess[str]
 
 
 def save_model(directory: Path, **sizes: int) -> Path:
@@ -245,92 +239,56 @@ def test_the_card_of_a_stage_that_was_taken_says_where_from() -> None:
 # With the flow
 
 
-def spa(*words: str, cwd: Path, flow: Path) -> Done:
-    line = [sys.executable, str(flow), *words]
-    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=280)
-
-
-def plant(target: Path) -> Path:
-    spec = importlib.util.spec_from_file_location(
-        "fake_stages", Path(__file__).with_name("fake_stages.py")
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    put: Callable[[Path, Path], Path] = module.plant
-    return put(ROOT, target)
-
-
-def run_id_of(done: Done) -> str:
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(r"run-id (\d+)", done.stdout)
-    assert found
-    return found[1]
-
-
-def trace(work: Path, stage: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (work / "trace.jsonl").read_text().splitlines())
-    return [line for line in lines if line["stage"] == stage]
-
-
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_run_goes_on_from_an_earlier_one_on_another_lake(tmp_path: Path) -> None:
-    flow, work = plant(tmp_path / "tree"), tmp_path / "work"
-    work.mkdir()
-    quiet = ("--override", "tracking.enabled=false")
-    first = run_id_of(spa("run", *quiet, cwd=work, flow=flow))
+    spa = planted(tmp_path)
+    first = run_id_of(spa())
 
-    lake = ("run", "--env", "frozenlake_upstream", *quiet)
-    ppo = spa(*lake, "--start-from", first, cwd=work, flow=flow)
+    lake = ("--env", "frozenlake_upstream")
+    ppo = spa(*lake, "--start-from", first)
     run_id = run_id_of(ppo)
     assert f"at ppo_train, from SPAFlow/{first}, sft_train of frozenlake" in ppo.stdout
     assert "selfplay_generate is skipped: taken from SPAFlow" in ppo.stdout
-    assert "the card of this step is incomplete" not in ppo.stdout
-    model = next((work / ".metaflow").rglob(f"{first}/**/sft_train/attempt_0/round_1/model"))
-    alone = spa(*lake, "--start-from", str(model), "--start-at", "evaluate", cwd=work, flow=flow)
+    model = next((spa.work / ".metaflow").rglob(f"{first}/**/sft_train/attempt_0/round_1/model"))
+    alone = spa(*lake, "--start-from", str(model), "--start-at", "evaluate")
     assert run_id_of(alone) != run_id
 
     for stage in ("selfplay_generate", "filter_format", "sft_train"):
-        assert [each["env"] for each in trace(work, stage)] == ["frozenlake"], stage
-    assert [each["env"] for each in trace(work, "ppo_train")] == [
-        "frozenlake",
-        "frozenlake_upstream",
-    ]
+        assert [each["env"] for each in spa.trace(stage)] == ["frozenlake"], stage
+    assert [each["env"] for each in spa.trace("ppo_train")] == ["frozenlake", "frozenlake_upstream"]
     both = {"after_sft": "sft", "final": "ppo after 5 steps from 0"}
-    assert [each["read"] for each in trace(work, "evaluate")] == [both, both, {"final": "sft"}]
+    assert [each["read"] for each in spa.trace("evaluate")] == [both, both, {"final": "sft"}]
 
     (model / "weights").write_text("others")
-    broken = spa(*lake, "--start-from", first, cwd=work, flow=flow)
+    broken = spa(*lake, "--start-from", first)
     assert broken.returncode == 2
     assert "is not the file that was written there" in broken.stderr
     assert len(broken.stderr.splitlines()) == 1
-    unknown = spa(*lake, "--start-from", "12", cwd=work, flow=flow)
+    unknown = spa(*lake, "--start-from", "12")
     assert unknown.returncode == 2
     assert "--start-from 12: no run SPAFlow/12" in unknown.stderr
     assert len(unknown.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_real_stages_start_from_a_model_directory(tmp_path: Path) -> None:
     from steps.training.tiny_model import build_tiny
 
     build_tiny(conf.compose(model="tiny").model, tmp_path / "model")
+    spa = Runs(ROOT / "flows" / "spa_flow.py", tmp_path)
+    smoke = ("--profile", "smoke", "--start-from", "./model")
     done = spa(
-        "run", "--profile", "smoke", "--env", "frozenlake_deterministic", "--start-from",
-        "./model", "--override", "ppo.total_steps=1 sampling.max_new_tokens=20",
-        cwd=tmp_path, flow=ROOT / "flows" / "spa_flow.py",
+        *smoke, "--env", "frozenlake_deterministic",
+        override=f"{QUIET} ppo.total_steps=1 sampling.max_new_tokens=20",
     )  # fmt: skip
     run_id_of(done)
     assert "at ppo_train, from directory" in done.stdout
     assert "sft_train is skipped" in done.stdout
     assert "after PPO" in done.stdout
     assert "the card of this step is incomplete" not in done.stdout
-    short = spa(
-        "run", "--profile", "smoke", "--start-from", "./model", "--override",
-        "sampling.max_model_len=512 model.max_positions=512",
-        cwd=tmp_path, flow=ROOT / "flows" / "spa_flow.py",
-    )  # fmt: skip
+    short = spa(*smoke, override="sampling.max_model_len=512 model.max_positions=512")
     assert short.returncode == 2
     assert "reads at most 256 tokens" in short.stderr
     assert len(short.stderr.splitlines()) == 1

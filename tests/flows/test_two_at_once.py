@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from steps.orchestration.stages import branch_name
 from tests.flows.fake_runs import ROOT, STAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-LAKES = ("frozenlake", "frozenlake_deterministic")
+TILES = "examples.sliding_tiles:SlidingTiles"
+GAMES = (("frozenlake", TILES), ("frozenlake",))
+"""Of either run. The example comes as a user brings a game: `module:Class`, from another folder."""
 SMALL = (
     "device=cpu selfplay.env_groups=20 selfplay.batches=1 sft.max_steps=20 ppo.total_steps=2 "
     "sampling.max_new_tokens=32 evaluation.puzzles=4"
 )
 SAVES = """
-import sys
+import sys, time
 from pathlib import Path
 from metaflow.plugins.datastores.local_storage import LocalStorage
 from steps.orchestration.checkpoint_store import MetaflowCheckpoints
 from steps.orchestration.directory_store import DirectoryStore
 
-root, made = Path(sys.argv[1]), Path(sys.argv[2])
+root, made, seen = map(Path, sys.argv[1:])
 kept = MetaflowCheckpoints(DirectoryStore(LocalStorage(str(root)), root / "scratch"), roots=["a"])
 for step in range(1, 301):
     for name in ("model", "state"):
         (made / name).write_text(f"{name} of {step}")
     kept.save(made, step=step, fingerprint="f")
+    while step % 50 == 1 and not any(int(file.name) >= step for file in seen.iterdir()):
+        time.sleep(0.002)  # so that the other does read meanwhile
 """
 READS = """
 import sys, time
@@ -44,7 +50,7 @@ from steps.orchestration.checkpoint_store import MetaflowCheckpoints
 from steps.orchestration.directory_store import DirectoryStore
 from steps.errors import CheckpointError
 
-root = Path(sys.argv[1])
+root, seen = map(Path, sys.argv[1:])
 store, last, times = DirectoryStore(LocalStorage(str(root)), root / "scratch"), 0, 0
 while last < 300:
     kept = MetaflowCheckpoints(store, roots=[f"b{times}", "a"])
@@ -61,6 +67,7 @@ while last < 300:
         assert (directory / name).read_text() == f"{name} of {step}"
     assert step >= last
     last = step
+    (seen / str(step)).touch()
 print(times)
 """
 
@@ -79,12 +86,13 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_checkpoint_that_was_found_stays_while_its_own_run_prunes(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    made.mkdir()
-    reader = start(READS, str(tmp_path / "root"))
-    writer = start(SAVES, str(tmp_path / "root"), str(made))
+    root, made, seen = (str(tmp_path / name) for name in ("root", "made", "seen"))
+    os.mkdir(made)
+    os.mkdir(seen)
+    reader = start(READS, root, seen)
+    writer = start(SAVES, root, made, seen)
     ended(writer)
-    assert int(ended(reader)) > 3
+    assert int(ended(reader)) >= 7  # 1, 51, ..., 251 and 300 at least
 
 
 def results(work: Path, run_id: str) -> dict[str, Any]:
@@ -95,18 +103,39 @@ def results(work: Path, run_id: str) -> dict[str, Any]:
     return exported
 
 
+class Finished(NamedTuple):
+    """A run that has ended."""
+
+    out: str
+    exported: dict[str, Any]
+
+    def scores(self, game: str) -> dict[str, Any]:
+        summary: dict[str, Any] = self.exported["environments"][game]["evaluate"]["summary"]
+        return summary
+
+
 @pytest.fixture(scope="module")
-def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """Two runs of the same two lakes, started together in one directory."""
-    work = tmp_path_factory.mktemp("work")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="module")
+def two_runs(work: Path) -> list[Finished]:
+    """A run of a lake and of an example game, and one of the same lake; started together."""
     flow = str(ROOT / "flows" / "spa_flow.py")
-    words = [flow, "run", "--env", ",".join(LAKES), "--profile", "smoke", "--override", SMALL]
     how: Any = {"cwd": work, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    running = [subprocess.Popen([sys.executable, *words], **how) for _ in range(2)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, flow, "run", "--env", ",".join(games), "--profile", "smoke",
+             "--override", SMALL],
+            **how,
+        )
+        for games in GAMES
+    ]  # fmt: skip
     outs = [ended_flow(each) for each in running]
     ids = [out.split("run-id ")[1].split(")")[0] for out in outs]
     assert ids[0] != ids[1]
-    return work, [results(work, each) for each in ids]
+    return [Finished(out, results(work, each)) for out, each in zip(outs, ids, strict=True)]
 
 
 def ended_flow(process: subprocess.Popen[str]) -> str:
@@ -115,28 +144,30 @@ def ended_flow(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_both_runs_finish_with_the_same_scores(
-    two_runs: tuple[Path, list[dict[str, Any]]],
-) -> None:
-    _, (first, second) = two_runs
-    for lake in LAKES:
-        one, other = (run["environments"][lake]["evaluate"]["summary"] for run in (first, second))
-        assert one == other
-        assert one["n"] == 32  # 4 puzzles x 8 episodes
-    assert first["environments"][LAKES[0]]["evaluate"]["summary"]["ceiling"] < 1.0
-    assert first["environments"][LAKES[1]]["evaluate"]["summary"]["ceiling"] == 1.0
+def test_both_runs_finish_with_the_same_scores(two_runs: list[Finished]) -> None:
+    first, second = (run.scores("frozenlake") for run in two_runs)
+    assert first == second
+    assert first["n"] == 32  # 4 puzzles x 8 episodes
+    assert 0.0 < first["floor"] < first["ceiling"] < 1.0
 
 
-def test_the_index_holds_each_stage_of_each_lake_once_and_whole(
-    two_runs: tuple[Path, list[dict[str, Any]]],
+def test_the_flow_trains_on_the_example_game(two_runs: list[Finished]) -> None:
+    scores = two_runs[0].scores(TILES)
+    assert scores["n"] == 32
+    assert 0.0 < scores["floor"] < scores["ceiling"] <= 1.0
+    rows = re.findall(r"(random|optimal) play +│ +[\d.]+ ", two_runs[0].out)
+    assert rows == ["random", "optimal"] * len(GAMES[0])
+
+
+def test_the_index_holds_each_stage_of_each_game_once_and_whole(
+    work: Path, two_runs: list[Finished]
 ) -> None:
-    work, _ = two_runs
     entries = [
         json.loads(path.read_text())
         for path in (work / ".metaflow" / "spa.cache" / "results").rglob("*.json")
     ]
     found = Counter((entry["stage"], entry["env"]) for entry in entries)
-    assert found == {(stage, lake): 1 for stage in STAGES for lake in LAKES}
+    assert found == {(stage, game): 1 for stage in STAGES for game in GAMES[0]}
     for entry in entries:
         home = work / ".metaflow" / entry["result"]["directory"]["key"]
         manifest = json.loads((home / "manifest.json").read_text())
@@ -144,32 +175,29 @@ def test_the_index_holds_each_stage_of_each_lake_once_and_whole(
         assert all((home / name).is_file() for name in manifest["files"])
 
 
-def test_mlflow_has_every_metric_of_both_runs_once(
-    two_runs: tuple[Path, list[dict[str, Any]]],
-) -> None:
+def test_mlflow_has_every_metric_of_both_runs_once(work: Path, two_runs: list[Finished]) -> None:
     from mlflow import MlflowClient
 
-    work, exported = two_runs
     wait_for_the_feeder(work / ".spa" / "mlflow" / "spool")
     client = MlflowClient(tracking_uri=f"sqlite:///{work}/.spa/mlflow/mlflow.db")
     (experiment,) = [each for each in client.search_experiments() if each.name != "Default"]
     runs = client.search_runs([experiment.experiment_id], max_results=100)
     parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     assert len(parents) == 2
-    for run in exported:
+    for (_, run), games in zip(two_runs, GAMES, strict=True):
         (parent,) = [each for each in parents if each.data.tags["metaflow.run"] == run["run"]]
         parent_id = parent.info.run_id
         children = [each for each in runs if each.data.tags.get("mlflow.parentRunId") == parent_id]
         own = Counter((each.data.tags["spa.stage"], each.data.tags["spa.env"]) for each in children)
-        assert own == {(stage, lake): 1 for stage in STAGES for lake in LAKES}
+        assert own == {(stage, game): 1 for stage in STAGES for game in games}
         for child in children:
             check_points(client, work, run, child)
 
 
 def check_points(client: Any, work: Path, run: dict[str, Any], child: Any) -> None:
     """Each number of `metrics.jsonl` is there once, and nothing else is."""
-    stage, lake = child.data.tags["spa.stage"], child.data.tags["spa.env"]
-    task = Path(work / ".metaflow" / "spa.store" / run["run"] / lake / stage / "attempt_0")
+    stage, branch = child.data.tags["spa.stage"], branch_name(child.data.tags["spa.env"])
+    task = Path(work / ".metaflow" / "spa.store" / run["run"] / branch / stage / "attempt_0")
     lines = [json.loads(line) for line in (task / "metrics.jsonl").read_text().splitlines()]
     kept = Counter(
         (key.replace("@", "_at_"), line["step"])

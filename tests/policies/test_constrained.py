@@ -124,7 +124,7 @@ def test_an_untrained_model_never_follows_the_format_unless_it_is_forced_to(
     rates = []
     for forced in (False, True):
         played = run_episodes(
-            [EpisodeSpec(env_seed=seed, sampling_seed=seed) for seed in range(16)],
+            [EpisodeSpec(env_seed=seed, sampling_seed=seed) for seed in range(8)],
             env_id="game",
             make_env=make_env,
             policy=policy(forced=forced),

@@ -7,11 +7,13 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from steps.errors import DataError, StageError
+from steps.training import verl_launch
 from steps.training.process_family import MARK, members
 from steps.training.verl_launch import Phase, failure, follow_jsonl, launch
 
@@ -37,6 +39,25 @@ launch([sys.executable, "-c", sys.argv[1]], env=os.environ, log=Path(sys.argv[2]
 
 def run(code: str, log: Path, **fields: object) -> int:
     return launch([sys.executable, "-u", "-c", code], env=os.environ, log=log, **fields)  # type: ignore[arg-type]
+
+
+class Clock:
+    """Time that also passes when it is told to."""
+
+    passed = 0.0
+
+    def pass_by(self, seconds: float) -> None:
+        self.passed = seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(verl_launch, "time", found)
+    return found
 
 
 def ends(pid: int) -> bool:
@@ -84,20 +105,32 @@ def test_the_caller_hears_of_the_end_once_more_after_it(tmp_path: Path) -> None:
     [("", "starting the process"), ("print('weights found', flush=True); ", "loading")],
 )
 def test_a_start_that_takes_too_long_ends_and_names_its_phase(
-    code: str, phase: str, tmp_path: Path
+    code: str, phase: str, tmp_path: Path, clock: Clock
 ) -> None:
-    with pytest.raises(StageError, match=f"within 1.5 s: it stands at '{phase}'"):
+    with pytest.raises(StageError, match=f"within 900 s: it stands at '{phase}'"):
         run(
             f"{code}import time; time.sleep(600)",
             tmp_path / "log",
             phases=PHASES,
-            startup_timeout_s=1.5,
+            startup_timeout_s=900.0,
+            on_line=lambda line: clock.pass_by(901.0),
+            on_tick=lambda: None if code else clock.pass_by(901.0),
         )
 
 
-def test_once_the_last_phase_has_begun_there_is_no_timeout(tmp_path: Path) -> None:
-    code = "print('step:1 - loss', flush=True); import time; time.sleep(1.2)"
-    assert run(code, tmp_path / "log", phases=PHASES, startup_timeout_s=1.0) == 0
+def test_once_the_last_phase_has_begun_there_is_no_timeout(tmp_path: Path, clock: Clock) -> None:
+    def end() -> None:
+        if clock.passed:
+            (tmp_path / "end").touch()
+
+    code = (
+        "import pathlib, time; print('step:1 - loss', flush=True)\n"
+        f"while not pathlib.Path({str(tmp_path / 'end')!r}).exists(): time.sleep(0.02)"
+    )
+    pass_by = lambda line: clock.pass_by(901.0)  # noqa: E731
+    how = {"phases": PHASES, "startup_timeout_s": 900.0, "on_line": pass_by, "on_tick": end}
+    assert run(code, tmp_path / "log", **how) == 0
+    assert clock.passed == 901.0
 
 
 @LINUX
@@ -138,7 +171,10 @@ def test_a_caller_that_is_killed_takes_every_process_with_it(
 
 
 @LINUX
-def test_processes_that_a_command_leaves_behind_are_ended_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_command_leaves_behind_are_ended_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verl_launch, "DRAIN_S", 1.0)
     told: list[str] = []
     code = ORPHAN.replace("\ntime.sleep(600)", "")
     assert run(code, tmp_path / "log", on_line=told.append) == 0

@@ -1,0 +1,48 @@
+"""A run that was killed in PPO is taken up at its checkpoint: by `resume`, and by a new run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.flows.fake_runs import QUIET, STAGES, Runs, planted, run_id_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, str]:
+    """Such a run, in a directory of which every test has a copy, and its id."""
+    runs = planted(tmp_path_factory.mktemp("killed"))
+    return runs, runs.killed()
+
+
+@pytest.fixture
+def runs(killed: tuple[Runs, str], tmp_path: Path) -> Runs:
+    return killed[0].copied(tmp_path / "work")
+
+
+def starts(runs: Runs) -> list[int]:
+    return [each["start"] for each in runs.trace("ppo_train")]
+
+
+def test_resume_goes_on_at_the_checkpoint(runs: Runs, killed: tuple[Runs, str]) -> None:
+    done = runs.spa("resume", "--origin-run-id", killed[1])
+    run_id = run_id_of(done)
+    assert starts(runs) == [0, 2]
+    for stage in ("selfplay_generate", "filter_format", "sft_train", "evaluate"):
+        assert len(runs.trace(stage)) == 1, stage
+    ppo = runs.artifacts(run_id, {"ppo_train": ["ppo"]})["ppo_train"]["ppo"]
+    assert (ppo["start"], ppo["steps"], ppo["model"]) == (2, 5, "model")
+    assert "optimal play" in done.stdout
+
+
+def test_so_does_a_new_run_unless_its_settings_are_others(runs: Runs) -> None:
+    runs.computed()
+    run_id_of(runs(override=f"{QUIET} ppo.lr=0.5"))
+    assert starts(runs) == [0]
+    runs.computed()
+    run_id_of(runs())
+    assert starts(runs) == [2]
+    assert runs.computed() == list(STAGES[3:])
