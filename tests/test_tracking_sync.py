@@ -272,6 +272,7 @@ def test_a_file_of_a_run_without_tracking_names_no_mlflow_run(
 def test_a_kept_file_holds_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("steps.tracking.spool.start_feeder", lambda spool: None)
+    monkeypatch.setattr("steps.tracking.trackers.CLOSE_WAIT_S", 0.0)
     config = Config()
     config.tracking.uri = "https://user:secret@mlflow.example:5000/path"
     with attempt(config, tmp_path / "kept") as tracker:
@@ -386,6 +387,7 @@ def test_a_file_that_comes_while_the_feeder_leaves_is_sent(
         return seen
 
     kept_attempt(config, tmp_path / "early")
+    monkeypatch.setattr("steps.tracking.trackers.ID_WAIT_S", 0.1)
     monkeypatch.setattr(feeding, "_feed", late)
     feed(spool_of(config), linger_s=0.0)
     assert list(spool_of(config).glob("*.jsonl")) == []

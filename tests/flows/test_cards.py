@@ -46,7 +46,7 @@ if __name__ == "__main__":
 
 def call(tmp_path: Path, *words: str) -> str:
     line = [sys.executable, "cards.py", "--no-pylint", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "METAFLOW_USER": "tester"}
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

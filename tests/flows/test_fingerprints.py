@@ -117,7 +117,7 @@ def test_a_strangers_game_is_part_of_the_code(
     (tmp_path / "pond.py").write_text(game)
     monkeypatch.syspath_prepend(tmp_path)
     code = fingerprints.code_of("evaluate", "pond:Pond")
-    assert "pond:pond.py" in code and "envs.frozenlake" in code
+    assert {"pond:pond.py", "envs.frozenlake", "steps.evaluate", "steps.agent.prompts"} <= set(code)
 
 
 @pytest.fixture
