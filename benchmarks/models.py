@@ -95,6 +95,11 @@ def build_tokenizer(
         show_progress=False,
     )
     inner.train_from_iterator(texts, trainer)
+    return with_chat(inner)
+
+
+def with_chat(inner: Tokenizer) -> PreTrainedTokenizerFast:
+    """The same with the special tokens and the template of ChatML."""
     inner.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=inner,

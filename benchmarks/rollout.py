@@ -42,11 +42,11 @@ from string import ascii_letters, ascii_lowercase
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import conf
-from benchmarks.models import CHAT, SHAPES, SPECIAL, build_model
+from benchmarks.models import SHAPES, SPECIAL, build_model, with_chat
 from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling, Trajectory
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
 from steps.agent.splice import write_response
@@ -74,15 +74,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
-    inner.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token=SPECIAL[0],
-        eos_token=SPECIAL[2],
-        clean_up_tokenization_spaces=False,
-    )
-    fast.chat_template = CHAT
-    return fast
+    return with_chat(inner)
 
 
 def _merges() -> Iterator[tuple[str, str]]:
