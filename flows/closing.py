@@ -10,7 +10,7 @@ from metaflow import Run, namespace
 
 from steps.errors import SPAError
 from steps.orchestration import runs
-from steps.orchestration.datastore_root import check_writable
+from steps.orchestration.datastore_root import ready_root
 
 
 def say_last(argv: Sequence[str], pathspec: str, *, is_done: bool) -> None:
@@ -39,7 +39,7 @@ def _say_results(argv: Sequence[str], run: Any) -> None:
 
 def _say_how_to_go_on(argv: Sequence[str], run: Any) -> None:
     try:  # where the datastore takes nothing more, Metaflow ends with tracebacks
-        check_writable(argv, run.pathspec.partition("/")[0])
+        ready_root(argv, run.pathspec.partition("/")[0])
     except SPAError as error:
         print(f"\n{error}", flush=True)
     line = runs.resume_line(argv, run.id, _earliest_failure(run))

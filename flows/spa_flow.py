@@ -359,13 +359,13 @@ def result_of(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -
 def main() -> None:
     """Metaflow's command line, with our last word after `run` and `resume`."""
     if runs.is_starting(ARGV):
-        from steps.orchestration.datastore_root import check_writable
+        from steps.orchestration.datastore_root import ready_root
         from steps.orchestration.origin import check_origin
 
         try:
             if "resume" in ARGV:
                 check_origin(ARGV, SPAFlow.__name__)
-            check_writable(ARGV, SPAFlow.__name__)
+            ready_root(ARGV, SPAFlow.__name__)
         except SPAError as error:
             runs.refuse(error)
     if runs.is_starting(ARGV):  # a terminated run ends its tasks, as one does that Ctrl-C ends

@@ -1,6 +1,7 @@
-"""The local datastore, tried before a run starts: Metaflow answers a read-only one by a traceback.
+"""The local datastore, tried and made before a run starts.
 
-A remote datastore isn't tried; it answers for itself.
+Metaflow answers a read-only one by a traceback, and one of two first runs at once, too. A remote
+datastore isn't tried; it answers for itself.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _PROBE = b"\0" * 4096
 """One block: on a full disk an empty file can still be made."""
 
 
-def check_writable(argv: Sequence[str], flow: str) -> None:
-    """Raise `StorageError` where a run of `flow` could keep nothing."""
+def ready_root(argv: Sequence[str], flow: str) -> None:
+    """Make the default datastore; raise `StorageError` where a run of `flow` could keep nothing."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--datastore", default=DEFAULT_DATASTORE)
     parser.add_argument("--datastore-root")
@@ -34,7 +35,8 @@ def check_writable(argv: Sequence[str], flow: str) -> None:
     root = given.datastore_root or LocalStorage.get_datastore_root_from_config(
         lambda *_, **__: None, create_on_absent=False
     )
-    for place in _places(Path(root or Path.cwd() / LocalStorage.DATASTORE_DIR), flow):
+    default = Path.cwd() / LocalStorage.DATASTORE_DIR
+    for place in _places(Path(root or default), flow):
         try:
             with tempfile.TemporaryFile(dir=place) as probe:
                 probe.write(_PROBE)
@@ -43,6 +45,8 @@ def check_writable(argv: Sequence[str], flow: str) -> None:
                 f"the datastore can't be written: {place}: {error.strerror or error}. Make it "
                 "writable, or make room, or start in another folder, which then holds the runs."
             ) from error
+    if root is None:
+        default.mkdir(exist_ok=True)
 
 
 def _places(root: Path, flow: str) -> Iterator[Path]:

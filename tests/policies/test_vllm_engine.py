@@ -317,6 +317,18 @@ def test_an_adapter_plays_as_the_model_that_it_is_merged_into(
         assert all(top - mine < tolerance for top, mine in zip(best, expected, strict=True))
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus_that_share_a_model_play_as_one(
+    spec: PolicySpec, hf: HFPolicy, small_cache: None
+) -> None:
+    made: Any = make_policy(replace(spec, tensor_parallel_size=2))
+    try:
+        ours = play(made, 12)
+    finally:
+        made.close()
+    assert part_at_ties_alone(hf.model, ours, play(hf, 12)) >= 6
+
+
 def _adapter_weights(adapter_dir: str) -> dict[str, torch.Tensor]:
     """Module -> what the adapter adds to its weight: `B @ A * alpha / r`."""
     found = load_file(Path(adapter_dir) / "adapter_model.safetensors")
