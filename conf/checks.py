@@ -44,7 +44,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "ppo.filter_by": ("std", "std_rev"),
     "ppo.loss_on": ("sampled", "all"),
     "ppo.lr_schedule": ("constant", "linear", "cosine"),
-    "verl.strategy": ("fsdp", "fsdp2"),
+    "verl.strategy": ("auto", "fsdp", "fsdp2"),
     "verl.attention": ("auto", "flash_attention_2", "sdpa", "eager"),
     "verl.remove_padding": ("auto", "always", "never"),
     "evaluation.split": ("validation", "test"),

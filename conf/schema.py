@@ -294,8 +294,8 @@ class VerlSection:
     nnodes: int = 1
     ray_address: str = ""
     """An existing Ray cluster (PPO); empty starts one for the run and stops it with it."""
-    strategy: str = "fsdp"
-    """fsdp | fsdp2"""
+    strategy: str = "auto"
+    """auto | fsdp | fsdp2; auto is fsdp2 for adapters (`model.lora_rank`), else fsdp."""
     sequence_parallel_size: int = 1
     """GPUs that share one sequence (Ulysses); above 1 it needs flash-attn and no padding."""
     tensor_parallel_size: int = 1

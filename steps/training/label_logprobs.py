@@ -1,7 +1,8 @@
-"""Log-probabilities of given tokens from logits: vectorised, in bounded memory, with a gradient.
+"""Log-probabilities of given tokens, and entropies, from logits: in bounded memory, with gradients.
 
-verl computes them with flash-attention's kernel; where that isn't installed it goes through its
-logits row by row in Python, and a row is a token. `verl_hooks` puts this in its place.
+verl takes the former with flash-attention's kernel; where that isn't installed it goes through its
+logits row by row in Python, and a row is a token. Entropies it takes from all logits at once, with
+several copies of them in float32. `verl_hooks` puts these functions in their places.
 """
 
 from __future__ import annotations
@@ -44,6 +45,40 @@ class _LabelLogprobs(torch.autograd.Function):
             block = _log_softmax(logits[part]).exp_().mul_(-slope)
             gradient[part] = block.scatter_add_(1, labels[part, None], slope)
         return gradient, None
+
+
+def token_entropies(logits: torch.Tensor) -> torch.Tensor:
+    """Entropies in nats of the distributions `[..., vocabulary]`, as `[...]`.
+
+    Half precision is computed, and returned, in float32; the gradient has the dtype of the logits.
+    """
+    rows = logits.reshape(-1, logits.shape[-1])
+    return cast(torch.Tensor, _Entropies.apply(rows)).view(logits.shape[:-1])
+
+
+class _Entropies(torch.autograd.Function):
+    """As `_LabelLogprobs`."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
+        parts = [
+            torch.special.entr(_log_softmax(logits[part]).exp_()).sum(-1) for part in _cut(logits)
+        ]
+        found = torch.cat(parts)
+        ctx.save_for_backward(logits, found)
+        return found
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, slopes: torch.Tensor) -> torch.Tensor:
+        """d entropy / d logit is -p (log p + entropy), 0 where p is."""
+        logits, found = ctx.saved_tensors
+        gradient = torch.empty_like(logits)
+        for part in _cut(logits):
+            chances = _log_softmax(logits[part]).exp_()
+            block = torch.special.entr(chances) - chances * found[part, None]
+            gradient[part] = block.mul_(slopes[part, None])
+        return gradient
 
 
 def _log_softmax(logits: torch.Tensor) -> torch.Tensor:

@@ -108,6 +108,13 @@ def model_overrides(config: Config, prefix: str, model_dir: str, chosen: Kernels
     return [override(key, value) for key, value in pairs.items()]
 
 
+def sharding(config: Config) -> str:
+    """fsdp or fsdp2, of `verl.strategy`."""
+    if config.verl.strategy != "auto":
+        return config.verl.strategy
+    return "fsdp2" if config.model.lora_rank > 0 else "fsdp"
+
+
 def micro_batch(config: Config, rows_per_gpu: int) -> int:
     """Rows of a micro-batch: the most that are allowed and divide a GPU's share of the batch."""
     most = min(config.verl.micro_batch_size_per_gpu, rows_per_gpu)

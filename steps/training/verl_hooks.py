@@ -1,9 +1,13 @@
-"""What every process of verl does first: mend two of its functions. Imports libraries late.
+"""What every process of verl does first: mend some of its functions. Imports libraries late.
 
 verl 0.9.1 loads every critic with flash-attention whatever its configuration says, and gives it a
 head of random weights. Ours has the attention that is configured and starts at value 0, as the
-local backend's does. Without flash-attention's kernels it takes log-probabilities token by token in
-Python; ours are vectorised (`label_logprobs`).
+local backend's does. Without flash-attention's kernels
+
+- it takes log-probabilities token by token in Python, and entropies of a whole micro-batch at once
+  in float32; ours are vectorised, and in bounded memory (`label_logprobs`);
+- it hands sdpa a mask of rows that are padded behind. A causal model never looks there, and without
+  a mask torch has its fast kernels (`without_mask`).
 
 A function is exchanged when its module is imported, which costs the processes that never import it
 nothing. Ray's workers call `install` themselves, finetuning processes in `verl_sft_driver`.
@@ -65,16 +69,51 @@ def _mend_critic(module: ModuleType) -> None:
 
 def _mend_logprobs(module: ModuleType) -> None:
     """`logprobs_from_logits` calls it where there is no kernel, whoever imported that before."""
-    from steps.training.label_logprobs import label_logprobs
+    from steps.training.label_logprobs import label_logprobs, token_entropies
 
     module.__dict__["logprobs_from_logits_v2"] = label_logprobs
+    module.__dict__["entropy_from_logits"] = token_entropies
+
+
+def _mend_inputs(module: ModuleType) -> None:
+    """Actor, critic and finetuning share the method."""
+    engine = module.__dict__["FSDPEngineWithLMHead"]
+    prepare = engine.prepare_model_inputs
+
+    def prepare_model_inputs(self: Any, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        inputs, told = prepare(self, micro_batch)
+        model = getattr(self.module, "module", self.module)
+        return without_mask(inputs, model.config._attn_implementation), told
+
+    engine.prepare_model_inputs = prepare_model_inputs
 
 
 MENDED: Mapping[str, Callable[[ModuleType], None]] = {
     "verl.utils.model": _mend_critic,
     "verl.utils.torch_functional": _mend_logprobs,
+    "verl.workers.engine.fsdp.transformer_impl": _mend_inputs,
 }
 """Module of verl -> what exchanges its function."""
+
+
+def without_mask(inputs: dict[str, Any], attention: str) -> dict[str, Any]:
+    """A causal model's inputs, less mask and positions where these say no more than none do.
+
+    That is so where each row `[rows, length]` has its padding behind, and positions from 0 on.
+    """
+    import torch
+
+    mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+    if attention != "sdpa" or mask is None or mask.dim() != 2:
+        return inputs
+    kept = mask.bool()
+    wrong = (kept[:, 1:] & ~kept[:, :-1]).any()
+    if positions is not None:
+        if positions.dim() != 2:
+            return inputs
+        counted = torch.arange(mask.shape[1], device=mask.device)
+        wrong = wrong | (kept & (positions != counted)).any()
+    return inputs if bool(wrong) else inputs | {"attention_mask": None, "position_ids": None}
 
 
 def load_critic(

@@ -19,7 +19,14 @@ from pathlib import Path
 
 from conf.schema import Config
 from steps.training.verl_advantages import estimator_name
-from steps.training.verl_common import Kernels, Value, micro_batch, model_overrides, override
+from steps.training.verl_common import (
+    Kernels,
+    Value,
+    micro_batch,
+    model_overrides,
+    override,
+    sharding,
+)
 from steps.training.verl_rows import AGENT
 
 ACTOR, CRITIC, ROLLOUT = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.rollout"
@@ -96,7 +103,7 @@ def _data(config: Config, plan: PPOPlan) -> dict[str, Value]:
 
 def _engine(config: Config, prefix: str) -> dict[str, Value]:
     return {
-        f"{prefix}.strategy": config.verl.strategy,
+        f"{prefix}.strategy": sharding(config),
         f"{prefix}.model_dtype": "fp32",
         f"{prefix}.ulysses_sequence_parallel_size": config.verl.sequence_parallel_size,
         f"{prefix}.param_offload": config.verl.offload,
@@ -112,7 +119,7 @@ def _update(config: Config, prefix: str, *, lr: float) -> dict[str, Value]:
     ranks = verl.n_gpus_per_node * verl.nnodes // verl.sequence_parallel_size
     is_cosine = ppo.lr_schedule == "cosine"
     return {
-        f"{prefix}.strategy": verl.strategy,
+        f"{prefix}.strategy": sharding(config),
         # verl counts in rows of the data set, each `rollout.n` episodes.
         f"{prefix}.ppo_mini_batch_size": ppo.minibatch_size // ppo.group_size,
         f"{prefix}.ppo_micro_batch_size_per_gpu": micro_batch(
@@ -146,9 +153,6 @@ def _actor(config: Config) -> dict[str, Value]:
         **_update(config, ACTOR, lr=ppo.lr),
         **_engine(config, f"{ACTOR}.fsdp_config"),
         f"{ACTOR}.use_torch_compile": False,
-        # The same entropies with a softmax over fewer tokens at once, computed twice.
-        f"{ACTOR}.entropy_from_logits_with_chunking": True,
-        f"{ACTOR}.entropy_checkpointing": True,
         f"{ACTOR}.clip_ratio": ppo.clip_low,
         f"{ACTOR}.clip_ratio_low": ppo.clip_low,
         f"{ACTOR}.clip_ratio_high": ppo.clip_high,
@@ -198,8 +202,9 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
         f"{ROLLOUT}.enforce_eager": verl.enforce_eager,
         # One GPU's worker works in the engine's process, which spares another one's imports.
         **({f"+{ENGINE}.distributed_executor_backend": "uni"} if is_alone else {}),
-        # With adapters only these are handed over, so that the rest must be read from the files.
-        f"{ROLLOUT}.load_format": "safetensors" if config.model.lora_rank > 0 else "dummy",
+        f"{ROLLOUT}.load_format": "dummy",
+        # vLLM answers with merged weights: it has no kernels for adapters in float32.
+        **({"actor_rollout_ref.model.lora.merge": True} if config.model.lora_rank > 0 else {}),
         f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": verl.micro_batch_size_per_gpu,
         f"{ROLLOUT}.val_kwargs.n": ppo.probe_samples,
         f"{ROLLOUT}.val_kwargs.do_sample": True,

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.schema import Config
-from steps.training.verl_common import Kernels, Value, micro_batch, model_overrides, override
+from steps.training.verl_common import (
+    Kernels,
+    Value,
+    micro_batch,
+    model_overrides,
+    override,
+    sharding,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +79,7 @@ def _data(config: Config, plan: SFTPlan) -> dict[str, Value]:
 
 def _engine(config: Config) -> dict[str, Value]:
     return {
-        "engine.strategy": config.verl.strategy,
+        "engine.strategy": sharding(config),
         "engine.model_dtype": "fp32",
         "engine.ulysses_sequence_parallel_size": config.verl.sequence_parallel_size,
         "engine.param_offload": config.verl.offload,

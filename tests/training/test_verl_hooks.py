@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (verl may be missing)
-"""verl's critic and log-probabilities are mended where their modules are imported."""
+"""verl's critic, its inputs and what it takes from logits are mended where they are imported."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ pytest.importorskip("verl")
 pytestmark = pytest.mark.verl
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 from verl.utils import torch_functional
 
-from steps.training.label_logprobs import label_logprobs
-from steps.training.verl_hooks import load_critic
+from steps.training.label_logprobs import label_logprobs, token_entropies
+from steps.training.verl_hooks import load_critic, without_mask
 from tests.training.llamas import untrained_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,9 +37,12 @@ assert verl.utils.model.load_valuehead_model is verl_hooks.load_critic
 LOGPROBS = """
 import torch
 from verl.workers.engine.fsdp import transformer_impl
-from steps.training.label_logprobs import label_logprobs
+from steps.training.label_logprobs import label_logprobs, token_entropies
 import verl.utils.torch_functional as functional
 assert functional.logprobs_from_logits_v2 is label_logprobs
+assert transformer_impl.verl_F.entropy_from_logits is token_entropies
+method = transformer_impl.FSDPEngineWithValueHead.prepare_model_inputs
+assert method.__module__ == "steps.training.verl_hooks", method.__module__
 functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False
 found = transformer_impl.logprobs_from_logits(torch.zeros(3, 4).bfloat16(), torch.tensor([0, 1, 2]))
 assert found.dtype is torch.float32, found
@@ -98,3 +101,50 @@ def test_log_probabilities_and_gradients_are_verls(dtype: torch.dtype) -> None:
         torch.testing.assert_close(mine, found.float(), **rounding)
         (other,) = torch.autograd.grad(found, logits, slopes.to(found.dtype))
         torch.testing.assert_close(gradient, other, **rounding)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_entropies_and_gradients_are_verls(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 300, generator=generator).to(dtype).requires_grad_()
+    slopes = torch.randn(50, generator=generator)
+    theirs = torch_functional.entropy_from_logits_with_chunking(logits, chunk_size=7)
+    mine = token_entropies(logits)
+    torch.testing.assert_close(mine, theirs)
+    pairs = [torch.autograd.grad(each, logits, slopes)[0] for each in (mine, theirs)]
+    torch.testing.assert_close(*pairs, atol=1e-4, rtol=1e-2)
+
+
+MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+POSITIONS = torch.tensor([[0, 1, 2, 3], [0, 1, 0, 0]])
+
+
+def test_rows_that_are_padded_behind_need_no_mask(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(
+        untrained_llama(tmp_path), attn_implementation="sdpa"
+    )
+    ids = torch.tensor([[5, 6, 7, 8], [9, 8, 0, 0]])
+    inputs = {"input_ids": ids, "attention_mask": MASK, "position_ids": POSITIONS}
+    bare = without_mask(inputs, "sdpa")
+    assert (bare["attention_mask"], bare["position_ids"]) == (None, None)
+    assert bare["input_ids"] is ids
+    with torch.no_grad():
+        masked, unmasked = model(**inputs).logits, model(**bare).logits
+    torch.testing.assert_close(masked[MASK.bool()], unmasked[MASK.bool()])
+
+
+@pytest.mark.parametrize(
+    ("mask", "positions", "attention"),
+    [
+        (MASK.flip(1), POSITIONS, "sdpa"),  # padded before
+        (MASK, POSITIONS + 1, "sdpa"),
+        (MASK, POSITIONS.expand(3, 2, 4), "sdpa"),  # of images
+        (MASK, POSITIONS, "flash_attention_2"),
+        (None, POSITIONS, "sdpa"),  # packed
+    ],
+)
+def test_other_rows_keep_mask_and_positions(
+    mask: torch.Tensor | None, positions: torch.Tensor, attention: str
+) -> None:
+    inputs = {"attention_mask": mask, "position_ids": positions}
+    assert without_mask(inputs, attention) is inputs

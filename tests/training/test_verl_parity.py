@@ -22,6 +22,7 @@ pytest.importorskip("verl")
 pytestmark = pytest.mark.verl
 
 import torch
+from safetensors.torch import load_file
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, FSDPCriticConfig
@@ -318,3 +319,36 @@ def test_verls_engines_do_what_the_local_backend_does(tmp_path: Path) -> None:
     point = {"actor/loss": told["actor/pg_loss"], "critic/loss": told["critic/vf_loss"]}
     assert abs(point["actor/loss"]) > 0.01  # the second pass has moved
     verl_parity.compare(config, str(model_dir), dump, point)
+
+
+def test_vllm_is_handed_merged_adapters_and_the_model_keeps_its_own(tmp_path: Path) -> None:
+    """On a GPU, handing over the adapters alone ended vLLM."""
+    model_dir = small_llama(tmp_path / "model")
+    config = verl_parity.config_of(model_dir, strategy="auto")
+    config = replace(
+        config,
+        device="cpu",
+        model=replace(config.model, lora_rank=4, lora_alpha=8),
+        verl=replace(config.verl, overrides=[*config.verl.overrides, "trainer.device=cpu"]),
+    )
+    run_file = ppo_verl.prepare(config, model_dir=str(model_dir), work=tmp_path / "work")
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.training.verl_lora_cpu", str(run_file), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stderr
+    before, after, handed = (load_file(tmp_path / name) for name in ("before", "after", "handed"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert handed.keys() == load_file(model_dir / "model.safetensors").keys()
+    place = "model.layers.1.self_attn.k_proj"
+    base, first, second = (
+        before[f"base_model.model.{place}.{name}.weight"]
+        for name in ("base_layer", "lora_A.default", "lora_B.default")
+    )
+    change = 2 * second @ first  # alpha / rank
+    merged = handed[f"{place}.weight"].float()
+    assert change.abs().max() > 5e-3
+    torch.testing.assert_close(merged, base + change, atol=2e-3, rtol=1e-2)  # bfloat16

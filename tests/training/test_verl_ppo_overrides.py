@@ -124,5 +124,9 @@ def test_adapters_are_the_actors_alone() -> None:
     config = replace(config, model=replace(config.model, lora_rank=8))
     found = as_dict(to_verl_overrides(config, plan()))
     assert found["actor_rollout_ref.model.lora_rank"] == "8"
-    assert found["actor_rollout_ref.rollout.load_format"] == "safetensors"
+    assert found["actor_rollout_ref.model.lora.merge"] == "True"
+    assert found["actor_rollout_ref.actor.strategy"] == "fsdp2"
     assert "critic.model.lora_rank" not in found
+    assert lacks(config) == ""
+    split = replace(config, verl=replace(config.verl, strategy="fsdp"))
+    assert "set verl.strategy=fsdp2" in lacks(split)
