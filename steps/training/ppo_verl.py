@@ -44,6 +44,8 @@ RUN_FILE, LOG_FILE = "run.json", "verl_ppo.log"
 MODEL = Path("actor") / "huggingface"
 """In a checkpoint: the actor as a Hugging Face directory."""
 AGENT_LOOP = "steps.training.verl_agent_loop.SPAAgentLoop"
+BROKEN = "Invocation of collective_rpc method failed"
+"""vLLM's word for weights that it couldn't take; verl waits for it without end."""
 
 
 @dataclass(kw_only=True)
@@ -196,6 +198,7 @@ def execute(run: VerlRun, run_file: Path, *, log: Path) -> None:
         log=log,
         phases=PHASES,
         startup_timeout_s=run.config.verl.startup_timeout_s,
+        broken=BROKEN,
         on_tick=follow_jsonl(metrics, run.on_row),
         cwd=run_file.parent,
     )

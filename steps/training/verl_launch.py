@@ -34,6 +34,8 @@ GRACE_S = 10.0
 DRAIN_S = 5.0
 """Longest wait for the end of the output once the trainer itself is gone."""
 TICK_S = 0.25
+BROKEN_S = 30.0
+"""From a line that says that a part has failed to the end of a command that goes on."""
 LOG_END = 1 << 18
 """Bytes at the end of a log in which a failure is looked for."""
 _BREAK = re.compile(rb"[\r\n]+")
@@ -61,9 +63,15 @@ class _Watch:
     entered: float = field(default_factory=time.monotonic)
     reached: int = 0
     """Number of phases that have begun; the process itself is the one before the first."""
+    broken: str = ""
+    """Regular expression of a line after which the command can't go on, whether it ends or not."""
+    broke: tuple[float, str] | None = None
+    """When such a line was seen first, and the line."""
 
     def see(self, line: str) -> None:
         """Phases may be skipped, and never go back."""
+        if self.broken and not self.broke and re.search(self.broken, line):
+            self.broke = time.monotonic(), line
         for index in range(self.reached, len(self.phases)):
             if re.search(self.phases[index].mark, line):
                 self.reached, self.entered = index + 1, time.monotonic()
@@ -78,6 +86,10 @@ class _Watch:
         is_started = self.reached == len(self.phases)
         return not is_started and time.monotonic() - self.began > self.timeout_s
 
+    @property
+    def is_stuck(self) -> bool:
+        return self.broke is not None and time.monotonic() - self.broke[0] > BROKEN_S
+
 
 def launch(
     command: Sequence[str],
@@ -86,6 +98,7 @@ def launch(
     log: Path,
     phases: Sequence[Phase] = (),
     startup_timeout_s: float = float("inf"),
+    broken: str = "",
     on_line: Callable[[str], None] | None = None,
     on_tick: Callable[[], None] | None = None,
     cwd: Path | None = None,
@@ -96,9 +109,10 @@ def launch(
     a second and once more at the end. Both are called in this thread. Whatever ends this call (an
     exception of theirs, Ctrl-C, SIGTERM, SIGKILL) ends all processes of the command, too. Raises
     `StageError` where the last of `phases` hasn't begun after `startup_timeout_s` seconds, naming
-    the phase in which it stands.
+    the phase in which it stands, and where the command goes on `BROKEN_S` after a line in which the
+    regular expression `broken` is found.
     """
-    watch = _Watch(phases=phases, timeout_s=startup_timeout_s)
+    watch = _Watch(phases=phases, timeout_s=startup_timeout_s, broken=broken)
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     with _terminable(), Family(command, env=env, cwd=cwd) as family, log.open("ab") as sink:
         try:
@@ -113,6 +127,8 @@ def launch(
                     on_tick()
                 if watch.is_late:
                     raise StageError(_late(command, watch, log, tail))
+                if watch.is_stuck:
+                    raise StageError(_stuck(command, watch, log))
         except BaseException:
             family.stop(grace_s=GRACE_S)
             raise
@@ -245,6 +261,15 @@ def _late(command: Sequence[str], watch: _Watch, log: Path, tail: Sequence[str])
         f"stands at {watch.name!r} for {now - watch.entered:.0f} s and was stopped. Raise "
         f"verl.startup_timeout_s if that takes so long here; else see {log}. Its last lines:\n"
         + "\n".join(tail)
+    )
+
+
+def _stuck(command: Sequence[str], watch: _Watch, log: Path) -> str:
+    assert watch.broke is not None
+    return (
+        f"a part of {Path(command[0]).name} failed, and the others waited for it, so that all were "
+        f"stopped after {BROKEN_S:g} s: {watch.broke[1].strip()}\nThe last lines of {log}:\n"
+        f"{last_lines(log)}"
     )
 
 

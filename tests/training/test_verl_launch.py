@@ -134,6 +134,23 @@ def test_once_the_last_phase_has_begun_there_is_no_timeout(tmp_path: Path, clock
 
 
 @LINUX
+def test_a_command_that_waits_for_a_part_that_failed_is_ended(tmp_path: Path, clock: Clock) -> None:
+    code = "import time; print('engine: add_lora failed', flush=True); time.sleep(600)"
+    lines: list[str] = []
+
+    def see(line: str) -> None:
+        lines.append(line)
+        clock.pass_by(verl_launch.BROKEN_S + 1)
+
+    with pytest.raises(StageError, match=r"waited for it.*after 30 s: engine: add_lora failed"):
+        run(code, tmp_path / "log", broken="add_lora failed", on_line=see)
+    assert lines == ["engine: add_lora failed"]
+
+
+def test_a_command_that_ends_by_itself_after_such_a_line_says_so_itself(tmp_path: Path) -> None:
+    assert run("print('it failed'); exit(3)", tmp_path / "log", broken="failed") == 3
+
+
 def test_an_error_of_the_caller_ends_every_process_of_the_command(tmp_path: Path) -> None:
     told: list[str] = []
 
