@@ -108,7 +108,9 @@ def mean(rows: Sequence[dict[str, Any]], name: str) -> float:
 
 
 def report(title: str, rows: Sequence[dict[str, Any]], walls: Sequence[float]) -> dict[str, float]:
-    """One kind of step: its parts and where the rest goes."""
+    """One kind of step: its parts and where the rest goes. Nothing for no steps."""
+    if not rows:
+        return {}
     step = mean(rows, STEP)
     found = {name: mean(rows, key) for name, key in PARTS.items()}
     found["rest of verl's step"] = step - sum(found.values())
@@ -148,6 +150,8 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     try:
         with CardMemory() as card:
             execute(recorder, run_file, log=log)
+    except KeyboardInterrupt:
+        print(f"interrupted after {len(recorder.rows)} steps")
     finally:
         if log.exists():
             lines = log.read_text("utf-8", "replace").splitlines()
@@ -160,6 +164,8 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         "drawn": report("Answers of drawn lengths", recorder.rows[1 : count + 1], walls[:count]),
         "full": report("Answers of 400 tokens", recorder.rows[count + 1 :], walls[count:]),
     }
+    if not recorder.rows:
+        raise SystemExit("no step was done")
     memory = {
         "trainer_allocated_gb": max(
             mean([row], f"{name}/perf/max_memory_allocated_gb")
@@ -168,7 +174,7 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         ),
         "card_gb": card.peak,
     }
-    print(f"\npeak memory {memory}\nfirst step after {recorder.seen[0] - began:.1f} s of start-up")
+    print(f"\npeak memory {memory}\nfirst step ended after {recorder.seen[0] - began:.1f} s")
     return {
         "kinds": kinds,
         "memory": memory,

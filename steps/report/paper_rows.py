@@ -26,6 +26,7 @@ ORDER = (
     "state_estimation_rl",
     "vagen_reward",
     "spa",
+    "spa_coords",
     "spa_masked_states",
     "spa_self_belief",
     "spa_random_coords",

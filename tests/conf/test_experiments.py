@@ -42,6 +42,7 @@ TABLE = {
     "vanilla_rl": FORMAT._replace(response_format="plain", shown="grid"),
     "state_estimation_rl": FORMAT._replace(response_format="plain"),
     "spa": SPA,
+    "spa_coords": SPA,
     "spa_random_policy": SPA._replace(player="random"),
     "spa_masked_states": SPA._replace(
         state_loss="mask", of_tiny=("format", "train"), tiny_steps=400
@@ -124,6 +125,14 @@ def test_a_tiny_models_prompt_is_the_bare_grid_and_its_finetuning_as_long_as_sai
     assert config.sft.max_steps == TABLE[name].tiny_steps
     shown = "grid_coords" if name == "state_estimation_rl" else "grid"
     assert config.prompt.state_shown == shown
+
+
+def test_a_tiny_model_writes_bare_grids_but_in_the_arms_of_coordinates() -> None:
+    for name in TABLE:
+        prompt = conf.compose(experiment=name, model="tiny").prompt
+        arms = ("spa_coords", "spa_random_coords")
+        written = "grid_coords" if name in arms else "grid"
+        assert (prompt.observation, prompt.prediction) == (written, "grid"), name
 
 
 def test_states_are_written_with_coordinates_but_for_the_arm_without() -> None:

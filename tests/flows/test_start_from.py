@@ -155,7 +155,7 @@ def test_a_changed_model_is_refused(exported: dict[str, Any], tmp_path: Path) ->
     [
         ("vanilla_rl", [], "taught prompt.response_format=world_model.*=plain, which"),
         ("spa", ["sft.state_loss=strip"], "taught prompt.response_format=world_model.*=plain, whi"),
-        ("spa_no_coords", [], "taught prompt.observation=grid_coords.*prompt.observation=grid,"),
+        ("spa_coords", [], "taught prompt.observation=grid, .*prompt.observation=grid_coords,"),
     ],
 )
 def test_a_model_from_scratch_is_asked_for_no_other_answers_than_it_was_taught(

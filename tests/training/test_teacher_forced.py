@@ -103,7 +103,7 @@ def test_ranks_read_a_share_each() -> None:
 
 
 def world_model_config() -> Config:
-    return conf.compose(overrides=["workers=1"])
+    return conf.compose(experiment="spa_coords", overrides=["workers=1"])
 
 
 def test_true_answers_are_well_formed_and_hold_the_truth() -> None:
