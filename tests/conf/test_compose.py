@@ -19,7 +19,7 @@ def test_later_groups_win_over_earlier_ones() -> None:
     assert config.ppo.weight_decay == 0.01  # base
     assert config.env.id == "frozenlake"  # env
     assert config.env.max_turns == 10  # model over base's 5
-    assert config.ppo.gamma == 0.95  # profile over base's 1.0
+    assert config.ppo.gamma == 0.9  # profile over base's 1.0
     assert config.sft.max_steps == 200  # experiment over the profile's 1000
     assert config.prompt.response_format == "plain"  # experiment over base
     assert compose(overrides=["env.max_turns=3"]).env.max_turns == 3  # override over model
