@@ -257,7 +257,9 @@ def test_differences_are_computed_from_both_settings(tmp_path: Path) -> None:
         "turns 10 (5)",
         "actions a turn 1 (5)",
         "first round played by random (model)",
-        "PPO steps 90 (1000)",
+        "observation grid (grid_coords)",
+        "gamma 0.9 (1)",
+        "PPO steps 120 (1000)",
         "KL weight 0.07 (0)",
     ):
         assert note in notes
@@ -277,7 +279,7 @@ def test_settings_without_words_of_their_own_are_counted(tmp_path: Path) -> None
     config = conf.compose(
         profile="paper",
         env="frozenlake_upstream",
-        overrides=["ppo.lr=1e-5", "sft.lr=1e-5", "ppo.gamma=0.9", "sft.backend=local"],
+        overrides=["ppo.lr=1e-5", "sft.lr=1e-5", "ppo.lam=0.9", "sft.backend=local"],
     )
     run = exported(env="frozenlake_upstream")
     run["settings"]["envs"]["frozenlake_upstream"] = conf.to_plain(config)
