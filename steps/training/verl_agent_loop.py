@@ -137,8 +137,8 @@ class SPAAgentLoop(AgentLoopBase):
                 "logprobs": True,
                 "stop_token_ids": [] if never_stop else list(ends),
                 "ignore_eos": never_stop,
-                # A token costs the server's process some ten microseconds with these three, else
-                # five times as many: hundreds of answers at once would wait for it.
+                # A token costs the server's process five or six microseconds with these three, else
+                # some forty: hundreds of answers at once would wait for it (LAB_NOTES.md).
                 "output_kind": FinalOnly(),
                 "detokenize": False,
                 "flat_logprobs": True,

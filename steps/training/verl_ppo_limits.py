@@ -24,7 +24,7 @@ def _unknown(config: Config) -> str:
             "ppo.exclude_zero_variance=false."
         )
     if config.model.lora_rank > 0 and config.verl.strategy == "fsdp":
-        return "FSDP 1 can't merge adapters for vLLM; set verl.strategy=fsdp2, or auto."
+        return "adapters are merged for vLLM with FSDP 2 alone; set verl.strategy=fsdp2, or auto."
     saved_at_probes = ppo.save_every and ppo.probe_every and not ppo.probe_every % ppo.save_every
     if ppo.keep == "best" and not saved_at_probes:
         return (
