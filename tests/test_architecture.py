@@ -81,6 +81,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "envs.splits",
         "steps.agent",
         "steps.policies.base",
+        "steps.policies.graph_sizes",
         "steps.policies.hf",
         "steps.policies.model_directory",
         "steps.policies.parallel",

@@ -30,6 +30,7 @@ from steps.errors import ConfigError, ModelError
 from steps.policies.encoding import decode_rows
 from steps.policies.endings import Answer, Part
 from steps.policies.engines import check_vllm, is_cpu_build
+from steps.policies.graph_sizes import graph_sizes, step_tokens
 from steps.policies.hf import (
     answer_guide,
     context_length,
@@ -317,6 +318,11 @@ def engine_arguments(spec: PolicySpec, max_model_len: int) -> dict[str, Any]:
         # A prompt in pieces makes the CPU build turn its generator back, which it can't.
         whole = max(max_model_len, CPU_BATCH_TOKENS)
         found |= {"enable_chunked_prefill": False, "max_num_batched_tokens": whole}
+    elif not spec.enforce_eager:
+        found |= {
+            "max_num_batched_tokens": step_tokens(spec.max_batch),
+            "compilation_config": {"cudagraph_capture_sizes": graph_sizes()},
+        }
     if spec.adapter_dir:
         found |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(spec.adapter_dir)}
     return found

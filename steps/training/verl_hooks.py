@@ -9,6 +9,9 @@ local backend's does. Without flash-attention's kernels
 - it hands sdpa a mask of rows that are padded behind. A causal model never looks there, and without
   a mask torch has its fast kernels (`without_mask`).
 
+To make micro-batches it takes all rows of all columns apart, for each of them anew: seconds of a
+step where an episode is many short sequences. Ours takes what is asked for (`select_rows`).
+
 A function is exchanged when its module is imported, which costs the processes that never import it
 nothing. Ray's workers call `install` themselves, finetuning processes in `verl_sft_driver`.
 """
@@ -88,8 +91,18 @@ def _mend_inputs(module: ModuleType) -> None:
     engine.prepare_model_inputs = prepare_model_inputs
 
 
+def _mend_rows(module: ModuleType) -> None:
+    others = module.__dict__["index_select_tensor_dict"]
+
+    def index_select_tensor_dict(batch: Any, indices: Any) -> Any:
+        return select_rows(batch, indices, others=others)
+
+    module.__dict__["index_select_tensor_dict"] = index_select_tensor_dict
+
+
 MENDED: Mapping[str, Callable[[ModuleType], None]] = {
     "verl.utils.model": _mend_critic,
+    "verl.utils.tensordict_utils": _mend_rows,
     "verl.utils.torch_functional": _mend_logprobs,
     "verl.workers.engine.fsdp.transformer_impl": _mend_inputs,
 }
@@ -114,6 +127,46 @@ def without_mask(inputs: dict[str, Any], attention: str) -> dict[str, Any]:
         counted = torch.arange(mask.shape[1], device=mask.device)
         wrong = wrong | (kept & (positions != counted)).any()
     return inputs if bool(wrong) else inputs | {"attention_mask": None, "position_ids": None}
+
+
+def select_rows(batch: Any, indices: Any, *, others: Callable[[Any, Any], Any]) -> Any:
+    """Rows of a TensorDict, in the order of `indices` `[rows]`; verl's `index_select_tensor_dict`.
+
+    Columns of rows of any length (jagged, `[rows, *]`) are cut from their values at once; `others`,
+    verl's own function, takes the rest.
+    """
+    import torch
+
+    if batch is None:
+        return others(batch, indices)
+    chosen = torch.as_tensor(indices)
+    jagged = {
+        name: _jagged_rows(column, chosen)
+        for name, column in batch.items()
+        if isinstance(column, torch.Tensor)
+        and column.layout is torch.jagged
+        and column.dim() == 2
+        and column.is_contiguous()
+    }
+    return others(batch.exclude(*jagged), chosen).update(jagged)
+
+
+def _jagged_rows(column: Any, chosen: Any) -> Any:
+    import torch
+
+    offsets = column.offsets()
+    chosen = chosen.to(offsets.device)
+    lengths = offsets.diff()[chosen]
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    shifts = (offsets[chosen] - ends[:-1]).repeat_interleave(lengths)
+    places = torch.arange(len(shifts), device=shifts.device) + shifts
+    return torch.nested.nested_tensor_from_jagged(
+        column.values()[places],
+        offsets=ends,
+        # Without these torch pads to the length of all rows together.
+        min_seqlen=int(lengths.min()),
+        max_seqlen=int(lengths.max()),
+    )
 
 
 def load_critic(

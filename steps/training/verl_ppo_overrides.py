@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.schema import Config
+from steps.policies.graph_sizes import graph_sizes, step_tokens
 from steps.training.verl_advantages import estimator_name
 from steps.training.verl_common import (
     Kernels,
@@ -187,6 +188,7 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
     copies = max(1, verl.n_gpus_per_node * verl.nnodes // verl.tensor_parallel_size)
     is_alone = verl.tensor_parallel_size == 1
     answering = -(-ppo.env_groups * ppo.group_size // copies)
+    max_answers = min(MAX_ANSWERING, max(8, answering))
     return {
         f"{ROLLOUT}.name": "vllm",
         f"{ROLLOUT}.mode": "async",
@@ -196,10 +198,11 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
         f"{ROLLOUT}.seed": config.seed,
         f"{ROLLOUT}.calculate_log_probs": True,
         f"{ROLLOUT}.max_model_len": sampling.max_model_len,
-        f"{ROLLOUT}.max_num_seqs": min(MAX_ANSWERING, max(8, answering)),
+        f"{ROLLOUT}.max_num_seqs": max_answers,
         f"{ROLLOUT}.tensor_model_parallel_size": verl.tensor_parallel_size,
         f"{ROLLOUT}.gpu_memory_utilization": verl.gpu_memory_utilization,
         f"{ROLLOUT}.enforce_eager": verl.enforce_eager,
+        **({} if verl.enforce_eager else _graphs(max_answers)),
         # One GPU's worker works in the engine's process, which spares another one's imports.
         **({f"+{ENGINE}.distributed_executor_backend": "uni"} if is_alone else {}),
         f"{ROLLOUT}.load_format": "dummy",
@@ -215,6 +218,13 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
         f"{ROLLOUT}.agent.agent_loop_config_path": str(plan.agents_file),
         "reward.num_workers": 1,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def _graphs(max_answers: int) -> dict[str, Value]:
+    return {
+        f"{ROLLOUT}.max_num_batched_tokens": step_tokens(max_answers),
+        f"{ROLLOUT}.cudagraph_capture_sizes": graph_sizes(),
     }
 
 

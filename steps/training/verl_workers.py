@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+STORED = ("uid", "session_id", "global_steps")
+"""What verl needs to know of a sequence's row of the data set."""
+
 
 class AgentWorker:
     """verl's agent worker, which plays episodes; built late."""
@@ -20,7 +23,7 @@ class AgentWorker:
         from steps.training import verl_agent_loop
 
         self.loop_class = verl_agent_loop.SPAAgentLoop
-        self._class = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+        self._class = storing_less(AgentLoopWorkerTQ.__ray_metadata__.modified_class)
         self._worker: Any = None
 
     async def setup(self, *arguments: Any) -> None:
@@ -30,6 +33,20 @@ class AgentWorker:
     async def generate_sequences(self, batch: Any) -> None:
         """Start the episodes of these rows, without waiting for them."""
         await self._worker.generate_sequences(batch)
+
+
+def storing_less(worker: type[Any]) -> type[Any]:
+    """verl's worker, which doesn't store a row of the data set beside each of its sequences.
+
+    The trainer hands every column to every stage, one object a sequence and column.
+    """
+
+    class Worker(worker):
+        async def _agent_loop_postprocess(self, output: Any, validate: Any, **row: Any) -> None:
+            kept = {name: row[name] for name in STORED}
+            await super()._agent_loop_postprocess(output, validate, **kept)
+
+    return Worker
 
 
 class Runner:

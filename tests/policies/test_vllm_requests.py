@@ -193,6 +193,20 @@ def test_the_engine_is_started_with_what_the_spec_says(tmp_path: Path) -> None:
     assert given["enable_prefix_caching"] and given["load_format"] == "safetensors"
     assert given["trust_remote_code"] is False and given["logprobs_mode"] == "processed_logprobs"
     assert "enable_lora" not in given and "enable_chunked_prefill" not in given
+    assert "compilation_config" not in given and "max_num_batched_tokens" not in given
+
+
+def test_every_step_that_the_engine_can_make_has_a_graph() -> None:
+    for max_batch, tokens in ((7, 2048), (4096, 4096)):
+        spec = PolicySpec(kind="vllm", model_dir="m", device="cuda", max_batch=max_batch)
+        assert engine_arguments(spec, 99)["max_num_batched_tokens"] == tokens
+    sizes = engine_arguments(spec, 99)["compilation_config"]["cudagraph_capture_sizes"]
+    assert sizes == sorted(set(sizes)) and sizes[-1] == 2048
+    for tokens in range(1, 2049):
+        padding = next(size for size in sizes if size >= tokens) - tokens
+        assert padding <= max(7, tokens // 8), tokens
+    on_cpu = PolicySpec(kind="vllm", model_dir="m", device="cpu", max_batch=7)
+    assert "compilation_config" not in engine_arguments(on_cpu, 99)
 
 
 def test_an_adapter_needs_room_for_its_rank_and_goes_with_each_request(tmp_path: Path) -> None:

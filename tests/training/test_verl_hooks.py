@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,10 @@ pytestmark = pytest.mark.verl
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
-from verl.utils import torch_functional
+from verl.utils import tensordict_utils, torch_functional
 
 from steps.training.label_logprobs import label_logprobs, token_entropies
-from steps.training.verl_hooks import load_critic, without_mask
+from steps.training.verl_hooks import load_critic, select_rows, without_mask
 from tests.training.llamas import untrained_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +44,8 @@ assert functional.logprobs_from_logits_v2 is label_logprobs
 assert transformer_impl.verl_F.entropy_from_logits is token_entropies
 method = transformer_impl.FSDPEngineWithValueHead.prepare_model_inputs
 assert method.__module__ == "steps.training.verl_hooks", method.__module__
+select = transformer_impl.tu.index_select_tensor_dict
+assert select.__module__ == "steps.training.verl_hooks", select
 functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False
 found = transformer_impl.logprobs_from_logits(torch.zeros(3, 4).bfloat16(), torch.tensor([0, 1, 2]))
 assert found.dtype is torch.float32, found
@@ -148,3 +151,37 @@ def test_other_rows_keep_mask_and_positions(
 ) -> None:
     inputs = {"attention_mask": mask, "position_ids": positions}
     assert without_mask(inputs, attention) is inputs
+
+
+def rows_of_all_kinds() -> Any:
+    lengths = (3, 0, 4, 1)
+    jagged = [torch.arange(10.0 * row, 10.0 * row + size) for row, size in enumerate(lengths)]
+    return tensordict_utils.get_tensordict(
+        {
+            "ids": torch.nested.as_nested_tensor(jagged, layout=torch.jagged),
+            "wide": torch.nested.as_nested_tensor(
+                [torch.stack([row, row]).T for row in jagged], layout=torch.jagged
+            ),
+            "flat": torch.arange(8).reshape(4, 2),
+            "names": list("abcd"),
+        },
+        {"temperature": 1.0},
+    )
+
+
+@pytest.mark.parametrize("indices", [[2, 0, 1], [3, 3], torch.tensor([1])])
+def test_rows_are_those_that_verl_selects(indices: list[int] | torch.Tensor) -> None:
+    batch = rows_of_all_kinds()
+    theirs = tensordict_utils.index_select_tensor_dict(batch, indices)
+    mine = select_rows(batch, indices, others=tensordict_utils.index_select_tensor_dict)
+    assert mine.batch_size == theirs.batch_size and set(mine.keys()) == set(theirs.keys())
+    for name in ("ids", "wide"):
+        assert mine[name].layout is torch.jagged
+        for one, other in zip(mine[name].unbind(), theirs[name].unbind(), strict=True):
+            assert torch.equal(one, other)
+        widths = [each[name].to_padded_tensor(-1.0) for each in (mine, theirs)]
+        assert torch.equal(*widths)
+    assert torch.equal(mine["flat"], theirs["flat"]) and mine["names"] == theirs["names"]
+    assert tensordict_utils.unwrap_non_tensor_data(mine["temperature"]) == 1.0
+    assert batch["ids"].size(0) == 4  # as it was
+    assert select_rows(None, indices, others=tensordict_utils.index_select_tensor_dict) is None

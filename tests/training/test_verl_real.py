@@ -220,11 +220,13 @@ def test_only_chosen_groups_are_trained_on(setting: Setting) -> None:
     assert metrics["rollout/num_turns"] == 1.0 and metrics["rollout/format_rate"] == 1.0
     assert len(batch.keys) == 4  # of 4 groups of 2 half are kept
     assert sorted(tq.kv_list("train")["train"]) == sorted(batch.keys)
-    data = rows_of(batch, "rm_scores", "response_mask", "rollout_log_probs", "group", "env_seed")
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train")
+    columns = {"agent_name", "env_seed", "data_source", "raw_prompt", "reward_model", "purpose"}
+    assert {"rollout_log_probs", "uid"} <= set(data.keys()) and not columns & set(data.keys())
     sums = [float(row.sum()) for row in data["rm_scores"]]
     assert set(sums) <= {0.0, 1.0}
     assert all(float(row[-1]) == total for row, total in zip(data["rm_scores"], sums, strict=True))
-    seeds = [int(getattr(seed, "data", seed)) for seed in data["env_seed"]]
+    seeds = [episode.env_seed for episode in verl_trainer._episodes(batch).values()]
     first = training_seed(trainer.settings, trainer.settings.ppo.base_seed)
     assert all(first <= seed < first + 100 for seed in seeds)
     assert len(set(seeds)) == 2
@@ -269,9 +271,7 @@ def test_each_step_has_its_own_rows_and_a_probe_its_scores(setting: Setting) -> 
     for step in (1, 2):
         trainer.global_steps = step
         batch, _ = setting.play()
-        data = rows_of(batch, "step", "env_seed")
-        assert {int(getattr(each, "data", each)) for each in data["step"]} == {step - 1}
-        seen += [int(getattr(each, "data", each)) for each in set(data["env_seed"])]
+        seen += {episode.env_seed for episode in verl_trainer._episodes(batch).values()}
         tq.kv_clear(keys=batch.keys, partition_id="train")
     assert len(set(seen)) == len(seen)
     scores = trainer._validate()

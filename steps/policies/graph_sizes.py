@@ -1,0 +1,27 @@
+"""For how many tokens vLLM captures CUDA graphs: for every step that it can make.
+
+vLLM 0.24 captures graphs of up to 512 tokens, and launches kernel by kernel whatever is larger.
+Episodes ask for their turns one by one: nearly every step reads some new prompt beside the answers
+it goes on with, and with 256 answers most steps were larger (LAB_NOTES.md).
+"""
+
+from __future__ import annotations
+
+STEP_TOKENS = 2048
+"""Most tokens of one step; longer prompts are read in pieces."""
+_STRIDES = ((8, 256), (32, 512), (64, 1024), (128, STEP_TOKENS))
+"""Distance of two sizes, up to a size: at most an eighth of a step is padding, or seven tokens."""
+
+
+def step_tokens(max_answers: int) -> int:
+    """Most tokens of a step, in which each of the answers has at least one."""
+    return max(STEP_TOKENS, max_answers)
+
+
+def graph_sizes() -> list[int]:
+    """Tokens for which graphs are captured, ascending."""
+    sizes = [1, 2, 4]
+    for stride, end in _STRIDES:
+        first = (sizes[-1] // stride + 1) * stride
+        sizes.extend(range(first, end + 1, stride))
+    return sizes
