@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from itertools import product
 from typing import Any
 
 from conf.errors import ConfigError, unknown
@@ -74,7 +75,10 @@ FRACTIONS = {
 }
 MAX_SEED = 1_000_000_000
 """Its training puzzles' seeds (`steps.settings.SEED_STRIDE`) still fit into 64 bits."""
-MAY_BE_NEGATIVE = {"ppo.format_penalty", "ppo.ineffective_penalty"}
+MAY_BE_NEGATIVE = {
+    *("ppo.format_penalty", "ppo.ineffective_penalty"),
+    *("ppo.observation_penalty", "ppo.prediction_penalty"),
+}
 
 
 def check(config: Config) -> None:
@@ -316,11 +320,12 @@ def _check_rewards(config: Config) -> None:
     ppo, response_format = config.ppo, config.prompt.response_format
     if config.sft.state_loss == "strip":
         response_format = "plain"
-    for name in ("observation_reward", "prediction_reward"):
-        if getattr(ppo, name) > 0 and response_format != "world_model":
+    for kind, name in product(("observation", "prediction"), ("reward", "penalty")):
+        value = getattr(ppo, f"{kind}_{name}")
+        if value and response_format != "world_model":
             raise ConfigError(
-                f"ppo.{name}={getattr(ppo, name)} rewards states, and {response_format} answers "
-                f"hold none; set prompt.response_format=world_model or ppo.{name}=0."
+                f"ppo.{kind}_{name}={value} judges states, and {response_format} answers hold "
+                f"none; set prompt.response_format=world_model or ppo.{kind}_{name}=0."
             )
     if ppo.reward_norm == "none":
         return

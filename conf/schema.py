@@ -259,6 +259,10 @@ class PPOSection:
     """Added to a turn whose `<observation>` is right, for PPO's eyes only."""
     prediction_reward: float = 0.0
     """Added to a turn whose `<prediction>` names a state that could have come."""
+    observation_penalty: float = 0.0
+    """Added to a turn whose `<observation>` isn't right, malformed answers included; 0 or less."""
+    prediction_penalty: float = 0.0
+    """Likewise where the `<prediction>` names no state that could have come."""
     reward_at: str = "turn"
     """turn (each turn has its own reward) | episode (their sum follows the last one)"""
     reward_norm: str = "none"

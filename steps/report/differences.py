@@ -38,6 +38,8 @@ SETTINGS = {
     "ppo.kl_coef": "KL weight",
     "ppo.observation_reward": "reward for an observation",
     "ppo.prediction_reward": "reward for a prediction",
+    "ppo.observation_penalty": "penalty for a wrong observation",
+    "ppo.prediction_penalty": "penalty for a wrong prediction",
     "evaluation.puzzles": "test puzzles",
     "start.stage": "starts from",
     "start.env": "of",

@@ -38,14 +38,7 @@ def chosen_episodes(
     Groups are chosen by their returns as they were earned, then normalised among all, chosen or
     not, as published.
     """
-    rewards = [
-        turn_rewards(
-            trajectory,
-            observation_reward=section.observation_reward,
-            prediction_reward=section.prediction_reward,
-        )
-        for trajectory in trajectories
-    ]
+    rewards = [turn_rewards(trajectory, section) for trajectory in trajectories]
     returns = _all_returns(peers, trajectories, rewards)
     groups = [group for group, _ in returns]
     deviations = group_deviations(list(returns.values()), groups)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from conf.schema import PPOSection
 from steps.agent.records import TokenSample, Trajectory
 from steps.training.advantages import bi_level_gae, gae
 from steps.training.rewards import turn_rewards
@@ -63,7 +64,7 @@ def build_samples(
     """
     samples = []
     for episode, trajectory in enumerate(trajectories):
-        own = turn_rewards(trajectory) if rewards is None else rewards[episode]
+        own = turn_rewards(trajectory, PPOSection()) if rewards is None else rewards[episode]
         by_turn = {turn.index: r for turn, r in zip(trajectory.turns, own, strict=True)}
         _pass_on_rewards(trajectory, by_turn)
         sequences = policy_samples(trajectory, whole_episode=whole_episode)

@@ -14,7 +14,7 @@ What differs from the published recipe, and why:
    (`reward_at: episode`), and can normalise it only there (`reward_norm`).
 5. Groups that are filtered out are never those of the larger reward deviation, also when all are
    equal; `exclude_zero_variance` leaves those out that teach nothing.
-6. Bonuses for right states (`observation_reward`, `prediction_reward`) exist for the learner alone:
+6. What states earn (`observation_reward`, `prediction_penalty`, ...) exists for the learner alone:
    episodes, success and returns in the logs are the game's.
 """
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from conf.schema import PPOSection
 from steps.agent import worldmodel
 from steps.agent.records import ResponseFormat, Trajectory, Turn
 from steps.training.advantages import MIN_DEVIATION
@@ -19,36 +20,37 @@ ASYMMETRIC = (-1.0, 3.0)
 """Bounds of `asym_clip`: a rare success may count more than a rare failure (RAGEN)."""
 
 
-def turn_rewards(
-    trajectory: Trajectory, *, observation_reward: float = 0.0, prediction_reward: float = 0.0
-) -> list[float]:
-    """Reward of each turn: the game's, our penalties, and the bonuses for right states.
+def turn_rewards(trajectory: Trajectory, section: PPOSection) -> list[float]:
+    """Reward of each turn: the game's, penalties, and what right and wrong states earn.
 
-    A bonus needs a well-formed answer. The observation must be the true state, character by
-    character; the prediction any state that the turn's actions could have led to (in a world
-    without chance: the one that came). Source: the reward for state estimation and transition
-    modelling of VAGEN (arXiv 2510.16907), there judged by a language model.
+    The observation is right where it is the true state, character by character, the prediction
+    where it is any state that the turn's actions could have led to (in a world without chance: the
+    one that came); neither is in a malformed answer. Source of the rewards: state estimation and
+    transition modelling in VAGEN (arXiv 2510.16907), there judged by a language model. Penalties
+    are ours: a reward each turn pays for long episodes, a penalty doesn't.
     """
     rewards = [turn.reward + turn.penalty for turn in trajectory.turns]
+    observation = (section.observation_penalty, section.observation_reward)
+    prediction = (section.prediction_penalty, section.prediction_reward)
     has_states = trajectory.response_format == ResponseFormat.WORLD_MODEL
-    if not has_states or not (observation_reward or prediction_reward):
+    if not has_states or not any((*observation, *prediction)):
         return rewards
-    bonuses = [
-        observation_reward * observed + prediction_reward * predicted
-        for observed, predicted in (_right_states(trajectory, turn) for turn in trajectory.turns)
+    right = [_right_states(trajectory, turn) for turn in trajectory.turns]
+    return [
+        reward + observation[observed] + prediction[predicted]
+        for reward, (observed, predicted) in zip(rewards, right, strict=True)
     ]
-    return [reward + bonus for reward, bonus in zip(rewards, bonuses, strict=True)]
 
 
-def _right_states(trajectory: Trajectory, turn: Turn) -> tuple[float, float]:
-    """1 or 0 for the observation and for the prediction, by the definitions of the report.
+def _right_states(trajectory: Trajectory, turn: Turn) -> tuple[bool, bool]:
+    """Whether the observation and the prediction are right, by the definitions of the report.
 
     Where the chances of several steps aren't known, the path that came is the right one.
     """
     scores = worldmodel.scores([replace(trajectory, turns=(turn,))])
     possible = scores["prediction_possible"]
     predicted = scores["prediction_exact"] if possible is None else possible
-    return float(scores["observation_exact"] or 0.0), float(predicted or 0.0)
+    return scores["observation_exact"] == 1.0, predicted == 1.0
 
 
 def normalize_returns(

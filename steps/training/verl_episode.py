@@ -180,11 +180,7 @@ def sequences(
 
     Raises `DataError` for an episode without a sampled token.
     """
-    rewards = turn_rewards(
-        trajectory,
-        observation_reward=section.observation_reward,
-        prediction_reward=section.prediction_reward,
-    )
+    rewards = turn_rewards(trajectory, section)
     if section.reward_at == "episode":
         rewards = at_last_turn(len(rewards), sum(rewards))
     samples = build_samples(

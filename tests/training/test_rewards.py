@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conf.schema import PPOSection
 from steps.agent.records import ParsedResponse, ParseStatus, ResponseFormat, Trajectory
 from steps.training.rewards import at_last_turn, normalize_returns, turn_rewards
 from tests.training.episodes import make_trajectory, make_turn
@@ -31,11 +32,11 @@ def stating(
 
 
 def rewarded(trajectory: Trajectory) -> list[float]:
-    return turn_rewards(trajectory, observation_reward=0.5, prediction_reward=0.125)
+    return turn_rewards(trajectory, PPOSection(observation_reward=0.5, prediction_reward=0.125))
 
 
 def test_without_bonuses_a_turn_earns_its_reward_and_its_penalty() -> None:
-    assert turn_rewards(stating()) == [0.75]
+    assert turn_rewards(stating(), PPOSection()) == [0.75]
 
 
 def test_both_states_right_earn_both_bonuses() -> None:
@@ -56,6 +57,28 @@ def test_a_wrong_state_earns_nothing(observation: str, prediction: str, bonus: f
 
 def test_a_malformed_answer_earns_no_bonus() -> None:
     assert rewarded(stating(status=ParseStatus.EXTRA_TEXT)) == [0.75]
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "penalty"),
+    [
+        (stating(), 0.0),
+        (stating(prediction="elsewhere"), 0.0),
+        (stating(prediction="nowhere"), -0.125),
+        (stating(prediction=None), -0.125),
+        (stating("here!"), -0.5),
+        (stating("here!", "nowhere"), -0.625),
+        (stating(status=ParseStatus.EXTRA_TEXT), -0.625),
+    ],
+)
+def test_wrong_states_are_penalized(trajectory: Trajectory, penalty: float) -> None:
+    section = PPOSection(observation_penalty=-0.5, prediction_penalty=-0.125)
+    assert turn_rewards(trajectory, section) == [0.75 + penalty]
+
+
+def test_rewards_and_penalties_add_up() -> None:
+    section = PPOSection(observation_reward=0.25, prediction_penalty=-0.125)
+    assert turn_rewards(stating(prediction="nowhere"), section) == [0.75 + 0.25 - 0.125]
 
 
 def test_answers_without_states_earn_no_bonus() -> None:
