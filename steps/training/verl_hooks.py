@@ -158,7 +158,7 @@ def _jagged_rows(column: Any, chosen: Any) -> Any:
     chosen = chosen.to(offsets.device)
     lengths = offsets.diff()[chosen]
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    shifts = (offsets[chosen] - ends[:-1]).repeat_interleave(lengths)
+    shifts = (offsets[:-1][chosen] - ends[:-1]).repeat_interleave(lengths)
     places = torch.arange(len(shifts), device=shifts.device) + shifts
     return torch.nested.nested_tensor_from_jagged(
         column.values()[places],
