@@ -14,7 +14,7 @@ _STRIDES = ((8, 256), (32, 512), (64, 1024), (128, STEP_TOKENS))
 
 
 def step_tokens(max_answers: int) -> int:
-    """Most tokens of a step, in which each of the answers has at least one."""
+    """Most tokens of a step: one of each answer at least. Above `STEP_TOKENS` there is no graph."""
     return max(STEP_TOKENS, max_answers)
 
 

@@ -31,6 +31,7 @@ from steps.settings import training_seed
 from steps.training import ppo_verl, verl_driver, verl_trainer
 from steps.training.verl_advantages import Discounts, episode_advantages
 from steps.training.verl_router import start_router
+from steps.training.verl_rows import training_rows
 from steps.training.verl_trainer import EarlyManager, SPATrainer, place_of, session_of
 from steps.training.verl_workers import AgentWorker
 from tests.training.test_verl_advantages import MASK, REWARDS, VALUES, WHOLE
@@ -271,7 +272,10 @@ def test_each_step_has_its_own_rows_and_a_probe_its_scores(setting: Setting) -> 
     for step in (1, 2):
         trainer.global_steps = step
         batch, _ = setting.play()
-        seen += {episode.env_seed for episode in verl_trainer._episodes(batch).values()}
+        played = {episode.env_seed for episode in verl_trainer._episodes(batch).values()}
+        rows = training_rows(trainer.settings)
+        assert played <= {row["env_seed"] for row in rows if row["step"] == step - 1}
+        seen += played
         tq.kv_clear(keys=batch.keys, partition_id="train")
     assert len(set(seen)) == len(seen)
     scores = trainer._validate()
