@@ -1,12 +1,15 @@
-"""For how many tokens vLLM captures CUDA graphs: for every step that it can make.
+"""What vLLM captures CUDA graphs of: every step that it can make, attention and all.
 
 vLLM 0.24 captures graphs of up to 512 tokens, and launches kernel by kernel whatever is larger.
 Episodes ask for their turns one by one: nearly every step reads some new prompt beside the answers
-it goes on with, and with 256 answers most steps were larger (LAB_NOTES.md).
+it goes on with, and with 256 answers most steps were larger (LAB_NOTES.md). It also leaves
+attention out of the graphs of such mixed steps, and launches it layer by layer.
 """
 
 from __future__ import annotations
 
+GRAPH_MODE = "FULL"
+"""One graph a step; where the attention's kernels can't be captured, vLLM falls back by itself."""
 STEP_TOKENS = 2048
 """Most tokens of one step; longer prompts are read in pieces."""
 _STRIDES = ((8, 256), (32, 512), (64, 1024), (128, STEP_TOKENS))

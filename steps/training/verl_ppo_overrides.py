@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.schema import Config
-from steps.policies.graph_sizes import graph_sizes, step_tokens
+from steps.policies.graph_sizes import GRAPH_MODE, graph_sizes, step_tokens
 from steps.training.verl_advantages import estimator_name
 from steps.training.verl_common import (
     Kernels,
@@ -225,6 +225,7 @@ def _graphs(max_answers: int) -> dict[str, Value]:
     return {
         f"{ROLLOUT}.max_num_batched_tokens": step_tokens(max_answers),
         f"{ROLLOUT}.cudagraph_capture_sizes": graph_sizes(),
+        f"+{ENGINE}.compilation_config.cudagraph_mode": GRAPH_MODE,
     }
 
 
