@@ -248,6 +248,9 @@ class PPOSection:
     """0 turns it off."""
     value_clip: float = 0.5
     """0 turns it off."""
+    target_kl: float = 0.0
+    """The actor leaves the rest of a step's samples out once a minibatch shows more than this k3
+    estimate of KL(policy that played || policy now) a token, as in Spinning Up; 0 turns it off."""
     entropy_coef: float = 0.001
     kl_coef: float = 0.0
     """Weight of the k3 estimate of KL(policy || SFT model) in the loss."""

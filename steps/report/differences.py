@@ -36,6 +36,7 @@ SETTINGS = {
     "ppo.gamma": "gamma",
     "ppo.reward_at": "reward at",
     "ppo.kl_coef": "KL weight",
+    "ppo.target_kl": "KL that ends an update",
     "ppo.observation_reward": "reward for an observation",
     "ppo.prediction_reward": "reward for a prediction",
     "ppo.observation_penalty": "penalty for a wrong observation",

@@ -197,7 +197,10 @@ def _logprobs(learner: Learner, model: Any, samples: Sequence[PPOSample]) -> Ite
 
 
 def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, float]:
-    """`ppo_epochs` passes over the samples in minibatches of the whole (all ranks') batch."""
+    """`ppo_epochs` passes over the samples in minibatches of the whole (all ranks') batch.
+
+    Beyond `ppo.target_kl` the actor stays as it is, and the critic goes on.
+    """
     section, peers = learner.config.ppo, learner.peers
     set_lr(learner, step)
     reference = _reference_logprobs(learner, samples)
@@ -205,6 +208,8 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
     parts = max(1, round(total / section.minibatch_size))
     totals = np.zeros(6)
     norms: list[float] = []
+    seen = 0
+    is_near = step >= section.critic_warmup
     learner.actor.train()
     for epoch in range(section.ppo_epochs):
         rng = np.random.default_rng([learner.config.seed, step, epoch, peers.rank])
@@ -215,12 +220,17 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
             if num_tokens == 0:  # every group was left out: momentum and decay stay still, too
                 continue
             batch = [samples[index] for index in piece]
-            if step >= section.critic_warmup:
+            seen += 1
+            if is_near:
                 sums, norm = _update_actor(learner, batch, reference, num_tokens)
                 totals[:5] += sums
-                norms.append(norm)
+                is_near = norm is not None
+                norms += [norm] if norm is not None else []
             totals[5] += _update_critic(learner, batch, num_decisions) * num_decisions
-    return _learn_metrics(learner, samples, totals, norms)
+    metrics = _learn_metrics(learner, samples, totals, norms)
+    if section.target_kl > 0 and step >= section.critic_warmup:
+        metrics["actor/update_share"] = len(norms) / max(seen, 1)
+    return metrics
 
 
 def _chunks(learner: Learner, samples: Sequence[PPOSample]) -> Iterator[Sequence[PPOSample]]:
@@ -243,8 +253,11 @@ def _update_actor(
     batch: Sequence[PPOSample],
     reference: dict[int, torch.Tensor],
     num_tokens: float,
-) -> tuple[np.ndarray, float]:
-    """One optimizer step; this rank's sums of (loss, clipped, approx KL, reference KL, tokens)."""
+) -> tuple[np.ndarray, float | None]:
+    """One optimizer step; this rank's sums of (loss, clipped, approx KL, reference KL, tokens).
+
+    And the norm of the gradient over all ranks; None, without a step, beyond `ppo.target_kl`.
+    """
     section, temperature = learner.config.ppo, learner.config.sampling.temperature
     learner.actor_optimizer.zero_grad()
     sums = np.zeros(5)
@@ -275,6 +288,10 @@ def _update_actor(
             result.reference_kl,
             float(tensors.mask.sum()),
         )
+    if section.target_kl > 0:
+        (approx_kl,) = learner.peers.sum([sums[2]])
+        if approx_kl > section.target_kl * num_tokens:
+            return sums, None
     learner.peers.sum_gradients(learner.actor.parameters(), scale=1.0 / max(num_tokens, 1.0))
     norm = torch.nn.utils.clip_grad_norm_(learner.actor.parameters(), section.max_grad_norm)
     if torch.isfinite(norm):

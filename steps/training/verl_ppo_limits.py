@@ -18,6 +18,8 @@ def _unknown(config: Config) -> str:
         return f"it can't stop by the clock (ppo.time_limit_s={ppo.time_limit_s:g}); set 0."
     if ppo.loss_on != "sampled":
         return f"it learns sampled tokens alone (ppo.loss_on={ppo.loss_on}); set sampled."
+    if ppo.target_kl > 0:
+        return f"it can't end an update early (ppo.target_kl={ppo.target_kl:g}); set 0."
     if ppo.exclude_zero_variance:
         return (
             "a step can't be left out where no group is fit to train on; set "

@@ -197,6 +197,30 @@ def test_where_no_group_differs_nothing_moves_not_even_by_momentum(model_dir: st
     assert same_weights(learner.actor, actor) and same_weights(learner.critic, critic)
 
 
+def test_beyond_the_target_kl_the_actor_stays_and_the_critic_goes_on(model_dir: str) -> None:
+    def trained(target_kl: float, epochs: int) -> tuple[Learner, dict[str, float]]:
+        learner = make_learner(
+            model_dir, lr=0.01, critic_lr=0.01, minibatch_size=1, ppo_epochs=epochs,
+            target_kl=target_kl,
+        )  # fmt: skip
+        samples, _ = estimate(learner, [two_turns(learner, i, i) for i in (0, 1)])
+        return learner, learn(learner, samples, 0)
+
+    # Two minibatches of eight tokens a pass: the first can't have moved yet, the second has.
+    free, without = trained(0.0, 3)
+    short, first = trained(1e-9, 1)
+    long, metrics = trained(1e-9, 3)
+    assert "actor/update_share" not in without
+    assert (first["actor/update_share"], metrics["actor/update_share"]) == (1 / 2, 1 / 6)
+    assert same_weights(short.actor, long.actor) and not same_weights(free.actor, long.actor)
+    assert short.critic is not None and not same_weights(short.critic, long.critic)
+    assert same_weights(free.critic, long.critic)
+    second = 2 * first["actor/approx_kl"]  # the mean of both, of which one is 0
+    assert second > 1e-6
+    assert trained(0.999 * second, 1)[1]["actor/update_share"] == 1 / 2
+    assert trained(1.001 * second, 1)[1]["actor/update_share"] == 1.0
+
+
 def test_the_entropy_bonus_lowers_the_loss_by_the_entropy_of_the_learned_tokens(
     model_dir: str,
 ) -> None:

@@ -91,6 +91,7 @@ PPO = {
     "ppo.clip_low": 0.2,
     "ppo.clip_high": 0.28,
     "ppo.dual_clip": 3.0,
+    "ppo.target_kl": 0.0,
     "ppo.entropy_coef": 0.001,
     "ppo.kl_coef": 0.0,
     # critic

@@ -92,6 +92,7 @@ def test_own_overrides_come_last() -> None:
         ({"lr_schedule": "linear"}, "ppo.lr_schedule=linear"),
         ({"time_limit_s": 5.0}, "ppo.time_limit_s=5"),
         ({"exclude_zero_variance": True}, "ppo.exclude_zero_variance"),
+        ({"target_kl": 0.02}, "ppo.target_kl"),
         ({"loss_on": "all"}, "ppo.loss_on=all"),
         ({"keep": "best", "save_every": 7}, r"divisor of ppo.probe_every \(10\)"),
         ({"minibatch_size": 60}, r"multiple of ppo.group_size \(8\)"),
