@@ -1,4 +1,4 @@
-"""What vLLM captures CUDA graphs of: every step that it can make, attention and all.
+"""What vLLM captures CUDA graphs of: every step that it can make.
 
 vLLM 0.24 captures graphs of up to 512 tokens, and launches kernel by kernel whatever is larger.
 Episodes ask for their turns one by one: nearly every step reads some new prompt beside the answers
@@ -8,8 +8,6 @@ attention out of the graphs of such mixed steps, and launches it layer by layer.
 
 from __future__ import annotations
 
-GRAPH_MODE = "FULL"
-"""One graph a step; where the attention's kernels can't be captured, vLLM falls back by itself."""
 STEP_TOKENS = 2048
 """Most tokens of one step; longer prompts are read in pieces."""
 _STRIDES = ((8, 256), (32, 512), (64, 1024), (128, STEP_TOKENS))
@@ -28,3 +26,15 @@ def graph_sizes() -> list[int]:
         first = (sizes[-1] // stride + 1) * stride
         sizes.extend(range(first, end + 1, stride))
     return sizes
+
+
+def graph_mode(*, head_size: int, max_model_len: int) -> str:
+    """`FULL`, attention in the graphs of mixed steps, where it was seen right; else the default.
+
+    FlashAttention 3 lays out its work differently for heads of 64 and single-token queries, so that
+    a graph captured from one kind of step may be replayed on another; and a step longer than any
+    sequence is captured beyond the table of its blocks. Kernels that can't be captured: vLLM falls
+    back by itself.
+    """
+    is_known = head_size > 64 and max_model_len >= STEP_TOKENS
+    return "FULL" if is_known else "FULL_AND_PIECEWISE"

@@ -30,7 +30,7 @@ from steps.errors import ConfigError, ModelError
 from steps.policies.encoding import decode_rows
 from steps.policies.endings import Answer, Part
 from steps.policies.engines import check_vllm, is_cpu_build
-from steps.policies.graph_sizes import GRAPH_MODE, graph_sizes, step_tokens
+from steps.policies.graph_sizes import graph_sizes, step_tokens
 from steps.policies.hf import (
     answer_guide,
     context_length,
@@ -321,10 +321,7 @@ def engine_arguments(spec: PolicySpec, max_model_len: int) -> dict[str, Any]:
     elif not spec.enforce_eager:
         found |= {
             "max_num_batched_tokens": step_tokens(spec.max_batch),
-            "compilation_config": {
-                "cudagraph_mode": GRAPH_MODE,
-                "cudagraph_capture_sizes": graph_sizes(),
-            },
+            "compilation_config": {"cudagraph_capture_sizes": graph_sizes()},
         }
     if spec.adapter_dir:
         found |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(spec.adapter_dir)}

@@ -141,6 +141,12 @@ def train_ppo_verl(
     }
 
 
+def _head_size(settings: Any) -> int:
+    """Of a Hugging Face config's attention."""
+    given = getattr(settings, "head_dim", None)
+    return int(given or settings.hidden_size // settings.num_attention_heads)
+
+
 def prepare(
     config: Config,
     *,
@@ -169,6 +175,7 @@ def prepare(
         directory=work / "checkpoints",
         resume_from=resume_from.absolute() if resume_from is not None else None,
         kernels=kernels(config.verl, has_flash_attn=find_spec("flash_attn") is not None),
+        head_size=_head_size(settings),
     )
     write_rows(training_rows(config), plan.train_rows)
     write_rows(probe_rows(config), plan.probe_rows)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.schema import Config
-from steps.policies.graph_sizes import GRAPH_MODE, graph_sizes, step_tokens
+from steps.policies.graph_sizes import graph_mode, graph_sizes, step_tokens
 from steps.training.verl_advantages import estimator_name
 from steps.training.verl_common import (
     Kernels,
@@ -51,6 +51,8 @@ class PPOPlan:
     resume_from: Path | None
     """A directory `global_step_<n>`, or None to begin."""
     kernels: Kernels
+    head_size: int
+    """Of the model's attention."""
 
 
 def to_verl_overrides(config: Config, plan: PPOPlan) -> list[str]:
@@ -189,6 +191,7 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
     is_alone = verl.tensor_parallel_size == 1
     answering = -(-ppo.env_groups * ppo.group_size // copies)
     max_answers = min(MAX_ANSWERING, max(8, answering))
+    mode = graph_mode(head_size=plan.head_size, max_model_len=sampling.max_model_len)
     return {
         f"{ROLLOUT}.name": "vllm",
         f"{ROLLOUT}.mode": "async",
@@ -202,7 +205,7 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
         f"{ROLLOUT}.tensor_model_parallel_size": verl.tensor_parallel_size,
         f"{ROLLOUT}.gpu_memory_utilization": verl.gpu_memory_utilization,
         f"{ROLLOUT}.enforce_eager": verl.enforce_eager,
-        **({} if verl.enforce_eager else _graphs(max_answers)),
+        **({} if verl.enforce_eager else _graphs(max_answers, mode)),
         # One GPU's worker works in the engine's process, which spares another one's imports.
         **({f"+{ENGINE}.distributed_executor_backend": "uni"} if is_alone else {}),
         f"{ROLLOUT}.load_format": "dummy",
@@ -221,11 +224,11 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
     }
 
 
-def _graphs(max_answers: int) -> dict[str, Value]:
+def _graphs(max_answers: int, mode: str) -> dict[str, Value]:
     return {
         f"{ROLLOUT}.max_num_batched_tokens": step_tokens(max_answers),
         f"{ROLLOUT}.cudagraph_capture_sizes": graph_sizes(),
-        f"+{ENGINE}.compilation_config.cudagraph_mode": GRAPH_MODE,
+        f"+{ENGINE}.compilation_config.cudagraph_mode": mode,
     }
 
 

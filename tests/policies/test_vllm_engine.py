@@ -317,6 +317,25 @@ def test_an_adapter_plays_as_the_model_that_it_is_merged_into(
         assert all(top - mine < tolerance for top, mine in zip(best, expected, strict=True))
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", TIE), ("bfloat16", HALF)])
+def test_answers_by_graphs_have_the_models_own_probabilities(
+    spec: PolicySpec, hf: HFPolicy, dtype: str, tolerance: float
+) -> None:
+    made: Any = make_policy(replace(spec, enforce_eager=False, dtype=dtype))
+    try:
+        played = play(made, 60, temperature=1.0)
+    finally:
+        made.close()
+    # Late answers were written in steps that also read the prompts of new episodes and turns.
+    drawn = [completion for turns in answers(played)[::5] for completion in turns]
+    assert len(drawn) > 40
+    for completion in drawn:
+        table = scores(hf.model, completion, 1.0)
+        expected = [float(table[i, token]) for i, token in enumerate(completion.token_ids)]
+        assert completion.logprobs == pytest.approx(expected, abs=tolerance)
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_that_share_a_model_play_as_one(
     spec: PolicySpec, hf: HFPolicy, small_cache: None

@@ -13,7 +13,7 @@ from conf import compose
 from conf.schema import Config
 from steps.training.verl_common import Kernels
 from steps.training.verl_ppo_limits import lacks
-from steps.training.verl_ppo_overrides import PPOPlan, to_verl_overrides
+from steps.training.verl_ppo_overrides import ENGINE, PPOPlan, to_verl_overrides
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "verl"
 PROFILES = ("single_gpu", "multi_gpu", "paper")
@@ -33,6 +33,7 @@ def plan(*, resume: bool = False) -> PPOPlan:
         directory=Path("/run/work/checkpoints"),
         resume_from=Path("/run/work/resume/global_step_40") if resume else None,
         kernels=Kernels(attention="sdpa", remove_padding=False),
+        head_size=128,
     )
 
 
@@ -48,6 +49,17 @@ def test_overrides_of_each_profile(profile: str) -> None:
     assert lacks(config) == ""
     text = "\n".join(to_verl_overrides(config, plan())) + "\n"
     assert text == (GOLDEN / f"ppo_{profile}.txt").read_text("utf-8")
+
+
+def test_attention_is_in_all_graphs_where_that_was_seen_to_be_right() -> None:
+    def mode(head_size: int, max_model_len: int) -> str:
+        config = config_of("paper")
+        config.sampling.max_model_len = max_model_len
+        overrides = to_verl_overrides(config, replace(plan(), head_size=head_size))
+        return as_dict(overrides)[f"+{ENGINE}.compilation_config.cudagraph_mode"]
+
+    assert mode(128, 2048) == "FULL"
+    assert mode(64, 2048) == mode(128, 2047) == "FULL_AND_PIECEWISE"
 
 
 def test_groups_and_minibatches_are_counted_as_verl_does() -> None:
