@@ -224,8 +224,10 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
             if is_near:
                 sums, norm = _update_actor(learner, batch, reference, num_tokens)
                 totals[:5] += sums
-                is_near = norm is not None
-                norms += [norm] if norm is not None else []
+                if norm is None:
+                    is_near = False
+                else:
+                    norms.append(norm)
             totals[5] += _update_critic(learner, batch, num_decisions) * num_decisions
     metrics = _learn_metrics(learner, samples, totals, norms)
     if section.target_kl > 0 and step >= section.critic_warmup:
