@@ -45,7 +45,9 @@ def save(directory: Path, source: Path, step: int) -> None:
     model.mkdir(parents=True)
     for name in ("config.json", "tokenizer_config.json"):
         shutil.copy(source / name, model / name)
-    save_file({"step": np.array([float(step)])}, model / "model.safetensors")
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(settings | {"dtype": "bfloat16"}))
+    save_file({"step": np.array([step], dtype=np.float32)}, model / "model.safetensors")
     (directory / "actor" / "state.txt").write_text(str(step))
 
 

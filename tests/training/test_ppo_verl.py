@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.numpy import load_file
+from safetensors.torch import save_file
 
 from conf.schema import Config
 from steps.errors import CheckpointError, ConfigError, StageError
@@ -62,6 +65,18 @@ def test_the_last_actor_is_the_model_and_checkpoints_are_no_training(
     assert result["seconds"] == 5 * 1.5
     assert [point["step"] for point in result["curve"]] == [1, 2, 3, 4, 5]
     assert result["curve"][1]["ppo/seconds"] == 3.0
+
+
+def test_the_models_configuration_names_the_type_of_its_weights(
+    model_dir: str, tmp_path: Path
+) -> None:
+    directory = Path(train(config_of(), model_dir, tmp_path)["model"])
+    assert json.loads((directory / "config.json").read_text())["dtype"] == "float32"
+    weights = {"w": torch.zeros(2, dtype=torch.bfloat16)}
+    save_file(weights, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps({"torch_dtype": "float32", "a": 1}))
+    ppo_verl.name_dtype(directory)
+    assert json.loads((directory / "config.json").read_text()) == {"a": 1, "dtype": "bfloat16"}
 
 
 def test_a_training_that_was_cut_off_goes_on_from_its_checkpoint(
