@@ -318,11 +318,15 @@ def engine_arguments(spec: PolicySpec, max_model_len: int) -> dict[str, Any]:
         # A prompt in pieces makes the CPU build turn its generator back, which it can't.
         whole = max(max_model_len, CPU_BATCH_TOKENS)
         found |= {"enable_chunked_prefill": False, "max_num_batched_tokens": whole}
-    elif not spec.enforce_eager:
-        found |= {
-            "max_num_batched_tokens": step_tokens(spec.max_batch),
-            "compilation_config": {"cudagraph_capture_sizes": graph_sizes()},
-        }
+    else:
+        # A step is planned while the one before is still computed, by a process of its own: half
+        # as fast again, for some ten seconds of imports (docs/benchmarks.md).
+        found["distributed_executor_backend"] = "mp"
+        if not spec.enforce_eager:
+            found |= {
+                "max_num_batched_tokens": step_tokens(spec.max_batch),
+                "compilation_config": {"cudagraph_capture_sizes": graph_sizes()},
+            }
     if spec.adapter_dir:
         found |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(spec.adapter_dir)}
     return found

@@ -2,11 +2,15 @@
 
 verl takes the former with flash-attention's kernel; where that isn't installed it goes through its
 logits row by row in Python, and a row is a token. Entropies it takes from all logits at once, with
-several copies of them in float32. `verl_hooks` puts these functions in their places.
+several copies of them in float32. `verl_hooks` puts these functions in their places. On a GPU they
+are kernels (`logits_kernels`), elsewhere PyTorch's functions on some rows at a time.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
@@ -20,8 +24,12 @@ def label_logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     Half precision is computed, and returned, in float32; the gradient has the dtype of the logits.
     """
-    rows = logits.reshape(-1, logits.shape[-1])
-    found = _LabelLogprobs.apply(rows, labels.reshape(-1))
+    rows, chosen = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    kernels = _kernels(rows)
+    if kernels is not None:
+        found, _ = _ByKernels.apply(rows, chosen, kernels)
+    else:
+        found = _LabelLogprobs.apply(rows, chosen)
     return cast(torch.Tensor, found).view(labels.shape)
 
 
@@ -53,7 +61,12 @@ def token_entropies(logits: torch.Tensor) -> torch.Tensor:
     Half precision is computed, and returned, in float32; the gradient has the dtype of the logits.
     """
     rows = logits.reshape(-1, logits.shape[-1])
-    return cast(torch.Tensor, _Entropies.apply(rows)).view(logits.shape[:-1])
+    kernels = _kernels(rows)
+    if kernels is not None:
+        _, found = _ByKernels.apply(rows, rows.new_zeros(len(rows), dtype=torch.long), kernels)
+    else:
+        found = _Entropies.apply(rows)
+    return cast(torch.Tensor, found).view(logits.shape[:-1])
 
 
 class _Entropies(torch.autograd.Function):
@@ -79,6 +92,42 @@ class _Entropies(torch.autograd.Function):
             block = torch.special.entr(chances) - chances * found[part, None]
             gradient[part] = block.mul_(slopes[part, None])
         return gradient
+
+
+class _ByKernels(torch.autograd.Function):
+    """(log-probabilities, entropies); keeps the logits and two numbers of each row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, kernels: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, entropies, log_sums = kernels.read_rows(logits, labels)
+        ctx.save_for_backward(logits, labels, entropies, log_sums)
+        ctx.kernels = kernels
+        return logprobs, entropies
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, by_logprobs: torch.Tensor, by_entropies: torch.Tensor
+    ) -> tuple[torch.Tensor, None, None]:
+        found = ctx.kernels.gradient(
+            *ctx.saved_tensors, by_logprobs=by_logprobs, by_entropies=by_entropies
+        )
+        return found, None, None
+
+
+def _kernels(logits: torch.Tensor) -> Any:
+    """`logits_kernels` where these logits can be its, or None."""
+    if not logits.is_cuda or logits.dtype is torch.float64 or logits.stride(-1) != 1:
+        return None
+    return _module()
+
+
+@cache
+def _module() -> Any:
+    """Triton comes with PyTorch's builds for CUDA on Linux."""
+    return import_module("steps.training.logits_kernels") if find_spec("triton") else None
 
 
 def _log_softmax(logits: torch.Tensor) -> torch.Tensor:

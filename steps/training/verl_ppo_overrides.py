@@ -188,7 +188,6 @@ def _critic(config: Config) -> dict[str, Value]:
 def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
     ppo, sampling, verl = config.ppo, config.sampling, config.verl
     copies = max(1, verl.n_gpus_per_node * verl.nnodes // verl.tensor_parallel_size)
-    is_alone = verl.tensor_parallel_size == 1
     answering = -(-ppo.env_groups * ppo.group_size // copies)
     max_answers = min(MAX_ANSWERING, max(8, answering))
     mode = graph_mode(head_size=plan.head_size, max_model_len=sampling.max_model_len)
@@ -206,8 +205,6 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
         f"{ROLLOUT}.gpu_memory_utilization": verl.gpu_memory_utilization,
         f"{ROLLOUT}.enforce_eager": verl.enforce_eager,
         **({} if verl.enforce_eager else _graphs(max_answers, mode)),
-        # One GPU's worker works in the engine's process, which spares another one's imports.
-        **({f"+{ENGINE}.distributed_executor_backend": "uni"} if is_alone else {}),
         f"{ROLLOUT}.load_format": "dummy",
         # vLLM answers with merged weights: it has no kernels for adapters in float32.
         **({"actor_rollout_ref.model.lora.merge": True} if config.model.lora_rank > 0 else {}),
