@@ -243,9 +243,27 @@ def test_a_file_is_laid_over_the_one_that_it_is_like() -> None:
     spa = conf.compose(experiment="spa", model="tiny_0_5m")
     masked = conf.compose(experiment="spa_masked_states", model="tiny_0_5m")
     assert (spa.sft.target, masked.sft.target) == ("states", "format")
-    assert masked.ppo.kl_coef == spa.ppo.kl_coef == conf.compose(model="tiny").ppo.kl_coef > 0
+    assert masked.selfplay.prediction == spa.selfplay.prediction == "likeliest"
+    assert masked.ppo.kl_coef > spa.ppo.kl_coef == conf.compose(model="tiny").ppo.kl_coef > 0
     assert (masked.model.hidden_size, masked.model.num_heads) == (128, 4)
     assert masked.model.init_std == conf.compose(model="tiny").model.init_std
+
+
+@pytest.mark.parametrize(
+    ("env", "penalty"),
+    [("frozenlake_upstream", -0.5), ("sokoban_2boxes", -3.0), ("sudoku", 0), ("countdown", 0)],
+)
+def test_wrong_states_cost_in_proportion_to_a_win_where_truth_is_taught(
+    env: str, penalty: float
+) -> None:
+    def penalties(experiment: str, model: str = "tiny") -> tuple[float, float]:
+        ppo = conf.compose(env=env, experiment=experiment, model=model).ppo
+        return ppo.observation_penalty, ppo.prediction_penalty
+
+    assert penalties("spa") == penalties("easy_to_hard") == (penalty, penalty)
+    others = ("spa_masked_states", "spa_self_belief", "spa_random_coords", "vanilla_rl")
+    assert {penalties(each) for each in others} == {(0, 0)}
+    assert penalties("spa", "qwen2.5-1.5b") == (0, 0)
 
 
 def test_how_a_model_plays_one_world_goes_over_how_it_plays_any() -> None:
