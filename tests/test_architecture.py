@@ -156,6 +156,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "safetensors": ("steps.training", "steps.policies.hf"),
     "vllm": ("steps.policies.vllm_engine", "steps.training.verl_final_only"),
     "ray": ("steps.training.verl_driver", "steps.training.verl_router"),
+    "triton": ("steps.training.logits_kernels",),
     "tensordict": ("steps.training.verl_trainer",),
     "transfer_queue": ("steps.training.verl_queue", "steps.training.verl_trainer"),
     "verl": (

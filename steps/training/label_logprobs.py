@@ -24,7 +24,7 @@ def label_logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     Half precision is computed, and returned, in float32; the gradient has the dtype of the logits.
     """
-    rows, chosen = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    rows, chosen = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).contiguous()
     kernels = _kernels(rows)
     if kernels is not None:
         found, _ = _ByKernels.apply(rows, chosen, kernels)

@@ -22,8 +22,8 @@ def read_rows(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(log-probability of the label, entropy in nats, log of the sum of exponentials), each [rows].
 
-    `logits` `[rows, vocabulary]` of half or single precision, each row in one piece; all found are
-    float32. NaN for a label that is no token.
+    `logits` `[rows, vocabulary]` of half or single precision, each row in one piece; `labels`
+    contiguous. All found are float32; NaN is the log-probability of a label that is no token.
     """
     rows, width = logits.shape
     found = torch.empty(3, rows, device=logits.device, dtype=torch.float32)

@@ -44,13 +44,14 @@ compare("cpu", width=53)
 
 
 def case(device: str, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows that lie apart; of the second only the last tokens are possible, of the third not."""
+    """Rows and labels that lie apart. Of the second row the first tokens are impossible, of the
+    third the last."""
     generator = torch.Generator().manual_seed(0)
     logits = 5 * torch.randn(6, width + 8, generator=generator)
     logits[1, : width // 2] = -torch.inf
     logits[2, width // 2 :] = -torch.inf
-    labels = torch.tensor([0, width - 1, 3, width - 1, width // 2, 7])
-    return logits.to(device, dtype)[:, :width].requires_grad_(), labels.to(device)
+    labels = torch.tensor([[0, width - 1, 3, width - 1, width // 2, 7], [-1] * 6]).T.to(device)
+    return logits.to(device, dtype)[:, :width].requires_grad_(), labels[:, 0]
 
 
 def exact(
