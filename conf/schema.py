@@ -145,6 +145,9 @@ class FilterSection:
     max_response_chars: int = 0
     """0 is no limit."""
     deduplicate: bool = False
+    max_ineffective: float = 1.0
+    """Largest share of rows whose turn changed nothing, where others are kept at all; the rest of
+    them are dropped."""
     validation_share: float = 0.1
     """Share of puzzles held out for the validation loss."""
     num_examples: int = 5

@@ -41,6 +41,7 @@ TRAIN, VALIDATION = "train", "validation"
 STATE_LOSSES = ("train", "mask", "strip")
 SALT = "finetuning validation"
 """Makes the split here independent of the one that gave self-play its puzzles."""
+IDLE_SALT = "ineffective turns"
 MAX_EXAMPLE_CHARS = 2000
 """A dropped text is shown up to here."""
 _STATE_TAGS = ("<observation>", "</observation>", "<prediction>", "</prediction>")
@@ -65,6 +66,8 @@ class Reason(StrEnum):
     TOO_LONG = "too_long"
     DUPLICATE = "duplicate"
     """Same prompt and response as an earlier row."""
+    INEFFECTIVE = "ineffective"
+    """The turn changed nothing, and there are more of these than `filter.max_ineffective`."""
 
 
 def filter_format(
@@ -80,6 +83,7 @@ def filter_format(
     sieve = Sieve(config)
     kept = [row for path in trajectories for row in sieve.rows(iter_trajectories(path))]
     sieve.check_yield()
+    kept = sieve.thinned(kept)
     kept = lend_states(kept, seed=config.seed) if teaches_looks_alone(config) else kept
     rows = split_by_puzzle(kept, config.filter.validation_share)
     train = [row for row in rows if row.split == TRAIN]
@@ -115,6 +119,7 @@ class Sieve:
         self.dropped: dict[str, int] = {}
         self.examples: dict[str, list[str]] = {}
         self._seen: set[bytes] = set()
+        self._idle: set[tuple[str, int]] = set()
 
     def rows(self, trajectories: Iterable[Trajectory]) -> Iterator[SFTExample]:
         """The rows that are kept, in order."""
@@ -124,10 +129,31 @@ class Sieve:
                 row = to_row(trajectory, turn, strip=self.config.sft.state_loss == "strip")
                 reason = self._reason(trajectory, turn, row)
                 if reason:
-                    self._drop(reason, turn)
+                    self._drop(reason, turn.completion.text)
                     continue
+                if not any(transition.effective for transition in turn.transitions):
+                    self._idle.add(_place(row))
                 self.num_kept += 1
                 yield row
+
+    def thinned(self, rows: Sequence[SFTExample]) -> list[SFTExample]:
+        """All rows of `rows` that changed something, and as many others as may be.
+
+        Which of the others go depends on the episode and turn, not on what else there is. A model
+        that sees little but moves without effect learns to predict that nothing changes.
+        """
+        share = self.config.filter.max_ineffective if self.config.filter.enabled else 1
+        idle = [row for row in rows if _place(row) in self._idle]
+        others = len(rows) - len(idle)
+        if share == 1 or not others:
+            return list(rows)
+        idle.sort(key=lambda row: fraction("{}/{}".format(*_place(row)), IDLE_SALT))
+        gone = idle[int(share / (1 - share) * others + 1e-9) :]
+        for row in gone:
+            self._drop(Reason.INEFFECTIVE, row.response)
+        self.num_kept -= len(gone)
+        dropped = {_place(row) for row in gone}
+        return [row for row in rows if _place(row) not in dropped]
 
     def check_yield(self) -> None:
         """Refuse to go on where too little is left."""
@@ -195,12 +221,16 @@ class Sieve:
         self._seen.add(key)
         return is_repeated
 
-    def _drop(self, reason: str, turn: Turn) -> None:
+    def _drop(self, reason: str, text: str) -> None:
         name = str(reason)
         self.dropped[name] = self.dropped.get(name, 0) + 1
         texts = self.examples.setdefault(name, [])
         if len(texts) < self.config.filter.num_examples:
-            texts.append(_shortened(turn.completion.text))
+            texts.append(_shortened(text))
+
+
+def _place(row: SFTExample) -> tuple[str, int]:
+    return row.trajectory_id, row.turn_index
 
 
 def _is_over_budget(turn: Turn) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.schema import Config
+from conf.schema import Config, FilterSection
 from steps.agent.parsing import parse_response
 from steps.agent.records import (
     Completion,
@@ -171,6 +171,46 @@ def test_repeats_go_only_where_asked_and_the_prompt_counts(tmp_path: Path) -> No
     assert sift(config, tmp_path, rows)["kept"] == 3
     config.filter.deduplicate = True
     assert sift(config, tmp_path, rows)["dropped"] == {"duplicate": 1}
+
+
+def idle_and_others(num_idle: int, num_others: int, *, puzzle: str = "aa") -> Trajectory:
+    idle = (replace(STEP, effective=False),)
+    turns = [turn(index=index, transitions=idle) for index in range(num_idle)]
+    return episode(
+        *turns, *(turn(index=num_idle + index) for index in range(num_others)), puzzle=puzzle
+    )
+
+
+def test_turns_that_changed_nothing_are_kept_up_to_a_share_and_no_others_go(tmp_path: Path) -> None:
+    config = Config(filter=FilterSection(max_ineffective=0.25, validation_share=0))
+    result = sift(config, tmp_path, idle_and_others(60, 30))
+    assert (result["kept"], result["dropped"]) == (40, {"ineffective": 50})
+    assert len(result["examples"]["ineffective"]) == 5
+    places = [row.turn_index for row in read_examples(tmp_path / "sft_train.parquet")]
+    idle = [place for place in places if place < 60]
+    assert places == [*sorted(idle), *range(60, 90)]
+    assert len(idle) == 10 and idle != list(range(10))
+    # With more that did something those stay, and others of the same join them.
+    sift(config, tmp_path, idle_and_others(60, 60))
+    more = {row.turn_index for row in read_examples(tmp_path / "sft_train.parquet")}
+    assert more > {*idle, *range(60, 120)} and len(more) == 80
+
+
+@pytest.mark.parametrize(
+    ("section", "num_idle", "num_others"),
+    [
+        (FilterSection(max_ineffective=0.5), 3, 3),
+        (FilterSection(max_ineffective=1.0), 9, 1),
+        (FilterSection(max_ineffective=0.5, enabled=False), 9, 1),
+        (FilterSection(max_ineffective=0.0), 4, 0),
+    ],
+)
+def test_none_go_where_they_are_few_or_all_there_is(
+    section: FilterSection, num_idle: int, num_others: int, tmp_path: Path
+) -> None:
+    section = replace(section, validation_share=0)
+    result = sift(Config(filter=section), tmp_path, idle_and_others(num_idle, num_others))
+    assert (result["kept"], result["dropped"]) == (num_idle + num_others, {})
 
 
 def test_unfiltered_data_lose_only_turns_without_an_answer(tmp_path: Path) -> None:

@@ -266,6 +266,13 @@ def test_wrong_states_cost_in_proportion_to_a_win_where_truth_is_taught(
     assert penalties("spa", "qwen2.5-1.5b") == (0, 0)
 
 
+def test_all_arms_of_a_tiny_model_on_sudoku_learn_as_many_moves_with_effect_as_without() -> None:
+    arms = [conf.compose(env="sudoku", experiment=each) for each in ("spa", "vanilla_rl")]
+    assert {arm.filter.max_ineffective for arm in arms} == {0.5}
+    assert conf.compose(env="sudoku", profile="paper").filter.max_ineffective == 1
+    assert conf.compose(env="sokoban").filter.max_ineffective == 1
+
+
 def test_how_a_model_plays_one_world_goes_over_how_it_plays_any() -> None:
     """A tiny model plays ten turns of one action; a game of one question has one turn."""
     assert conf.compose(env="frozenlake").env.max_turns == 10
