@@ -139,8 +139,8 @@ class Sieve:
     def thinned(self, rows: Sequence[SFTExample]) -> list[SFTExample]:
         """All rows of `rows` that changed something, and as many others as may be.
 
-        Which of the others go depends on the episode and turn, not on what else there is. A model
-        that sees little but moves without effect learns to predict that nothing changes.
+        Their order of going is that of a hash of episode and turn. `filter.min_yield` is asked for
+        before. A model that sees little but moves without effect learns that nothing changes.
         """
         share = self.config.filter.max_ineffective if self.config.filter.enabled else 1
         idle = [row for row in rows if _place(row) in self._idle]

@@ -130,7 +130,11 @@ def filter_blocks(result: Result) -> list[Block]:
         "puzzles for validation only": result.get("validation_puzzles"),
     }
     blocks: list[Block] = [
-        _heading("Filter", "Only turns with a well-formed answer are learned from, each one once."),
+        _heading(
+            "Filter",
+            "Only turns with a well-formed answer are learned from, each one once; of those that "
+            "changed nothing as many as filter.max_ineffective allows.",
+        ),
         facts_table(facts),
         Image(
             png=figures.drop_reasons(kept, dropped, title="Turns kept and dropped"),

@@ -25,9 +25,8 @@ def label_logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     Half precision is computed, and returned, in float32; the gradient has the dtype of the logits.
     """
     rows, chosen = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).contiguous()
-    kernels = _kernels(rows)
-    if kernels is not None:
-        found, _ = _ByKernels.apply(rows, chosen, kernels)
+    if _has_kernels(rows):
+        found, _ = _ByKernels.apply(rows, chosen)
     else:
         found = _LabelLogprobs.apply(rows, chosen)
     return cast(torch.Tensor, found).view(labels.shape)
@@ -61,9 +60,8 @@ def token_entropies(logits: torch.Tensor) -> torch.Tensor:
     Half precision is computed, and returned, in float32; the gradient has the dtype of the logits.
     """
     rows = logits.reshape(-1, logits.shape[-1])
-    kernels = _kernels(rows)
-    if kernels is not None:
-        _, found = _ByKernels.apply(rows, rows.new_zeros(len(rows), dtype=torch.long), kernels)
+    if _has_kernels(rows):
+        _, found = _ByKernels.apply(rows, rows.new_zeros(len(rows), dtype=torch.long))
     else:
         found = _Entropies.apply(rows)
     return cast(torch.Tensor, found).view(logits.shape[:-1])
@@ -95,39 +93,40 @@ class _Entropies(torch.autograd.Function):
 
 
 class _ByKernels(torch.autograd.Function):
-    """(log-probabilities, entropies); keeps the logits and two numbers of each row."""
+    """(log-probabilities, entropies); keeps the logits and three numbers of each row."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, kernels: Any
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logprobs, entropies, log_sums = kernels.read_rows(logits, labels)
-        ctx.save_for_backward(logits, labels, entropies, log_sums)
-        ctx.kernels = kernels
+        logprobs, entropies, most, log_sums = _kernels().read_rows(logits, labels)
+        ctx.save_for_backward(logits, labels, entropies, most, log_sums)
         return logprobs, entropies
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any, by_logprobs: torch.Tensor, by_entropies: torch.Tensor
-    ) -> tuple[torch.Tensor, None, None]:
-        found = ctx.kernels.gradient(
+    ) -> tuple[torch.Tensor, None]:
+        found = _kernels().gradient(
             *ctx.saved_tensors, by_logprobs=by_logprobs, by_entropies=by_entropies
         )
-        return found, None, None
+        return found, None
 
 
-def _kernels(logits: torch.Tensor) -> Any:
-    """`logits_kernels` where these logits can be its, or None."""
-    if not logits.is_cuda or logits.dtype is torch.float64 or logits.stride(-1) != 1:
-        return None
-    return _module()
+def _has_kernels(logits: torch.Tensor) -> bool:
+    """Whether these logits can be `logits_kernels`'s. Triton comes with PyTorch's for CUDA."""
+    is_fit = logits.is_cuda and logits.dtype is not torch.float64 and logits.stride(-1) == 1
+    return is_fit and _has_triton()
 
 
 @cache
-def _module() -> Any:
-    """Triton comes with PyTorch's builds for CUDA on Linux."""
-    return import_module("steps.training.logits_kernels") if find_spec("triton") else None
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _kernels() -> Any:
+    return import_module("steps.training.logits_kernels")
 
 
 def _log_softmax(logits: torch.Tensor) -> torch.Tensor:

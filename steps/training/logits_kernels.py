@@ -1,13 +1,10 @@
 """Log-probabilities of given tokens and entropies on a GPU: logits are read once, and once more for
 their gradient, a row by one program of Triton. Importing it needs triton.
 
-PyTorch's own functions write a row out in float32 several times: of 12,800 rows of 152 thousand
-logits they took 117 ms, forward and backward, where these take 4 (docs/benchmarks.md).
+PyTorch's own functions write each row out in float32 several times (docs/benchmarks.md).
 """
 
 from __future__ import annotations
-
-from typing import cast
 
 import torch
 import triton
@@ -15,30 +12,44 @@ import triton.language as tl
 
 READ, WRITTEN = 8192, 8192
 """Logits of a row that a program holds at once."""
+READ_WARPS, WRITE_WARPS = 16, 8
 
 
 def read_rows(
     logits: torch.Tensor, labels: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(log-probability of the label, entropy in nats, log of the sum of exponentials), each [rows].
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(log-probability of the label, entropy in nats, largest logit, log of the sum of
+    exp(logit - largest)), each `[rows]` in float32.
 
     `logits` `[rows, vocabulary]` of half or single precision, each row in one piece; `labels`
-    contiguous. All found are float32; NaN is the log-probability of a label that is no token.
+    contiguous. NaN is the log-probability of a label that is no token.
     """
     rows, width = logits.shape
-    found = torch.empty(3, rows, device=logits.device, dtype=torch.float32)
+    logprobs, entropies, most, log_sums = (
+        torch.empty(rows, device=logits.device, dtype=torch.float32) for _ in range(4)
+    )
     if rows:
         with torch.cuda.device_of(logits):
             _read[(rows,)](
-                logits, labels, *found, width, logits.stride(0), BLOCK=READ, num_warps=16
+                logits,
+                labels,
+                logprobs,
+                entropies,
+                most,
+                log_sums,
+                width,
+                logits.stride(0),
+                BLOCK=READ,
+                num_warps=READ_WARPS,
             )
-    return cast(tuple[torch.Tensor, torch.Tensor, torch.Tensor], found.unbind())
+    return logprobs, entropies, most, log_sums
 
 
 def gradient(
     logits: torch.Tensor,
     labels: torch.Tensor,
     entropies: torch.Tensor,
+    most: torch.Tensor,
     log_sums: torch.Tensor,
     *,
     by_logprobs: torch.Tensor,
@@ -57,6 +68,7 @@ def gradient(
                 logits,
                 labels,
                 entropies,
+                most,
                 log_sums,
                 by_logprobs.float().contiguous(),
                 by_entropies.float().contiguous(),
@@ -64,7 +76,7 @@ def gradient(
                 width,
                 logits.stride(0),
                 BLOCK=WRITTEN,
-                num_warps=8,
+                num_warps=WRITE_WARPS,
             )
     return found
 
@@ -76,12 +88,13 @@ def _read(  # type: ignore[no-untyped-def]
     labels,
     logprobs,
     entropies,
+    largest,
     log_sums,
     width,
     stride,
     BLOCK: tl.constexpr,  # noqa: N803
 ):
-    """Sums of exp(x - m) and x exp(x - m), where m is the largest logit so far."""
+    """Sums of exp(x - m) and (x - m) exp(x - m), where m is the largest logit so far."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     most = -float("inf")
@@ -92,18 +105,20 @@ def _read(  # type: ignore[no-untyped-def]
         x = tl.load(logits + places, mask=places < width, other=-float("inf")).to(tl.float32)
         above = tl.maximum(most, tl.max(x, 0))
         shift = tl.where(above == -float("inf"), 0.0, above)
+        step = tl.where(most == -float("inf"), 0.0, most - shift)
         shrink = tl.exp(most - shift)
         exponentials = tl.exp(x - shift)
+        products = tl.where(exponentials > 0, exponentials * (x - shift), 0.0)
+        weighted = shrink * (weighted + total * step) + tl.sum(products, 0)
         total = total * shrink + tl.sum(exponentials, 0)
-        products = tl.where(exponentials > 0, exponentials * x, 0.0)
-        weighted = weighted * shrink + tl.sum(products, 0)
         most = above
-    log_sum = most + tl.log(total)
+    log_sum = tl.log(total)
     label = tl.load(labels + row)
     is_token = (label >= 0) & (label < width)
     chosen = tl.load(logits + label, mask=is_token, other=float("nan")).to(tl.float32)
-    tl.store(logprobs + row, chosen - log_sum)
+    tl.store(logprobs + row, (chosen - most) - log_sum)
     tl.store(entropies + row, log_sum - weighted / total)
+    tl.store(largest + row, most)
     tl.store(log_sums + row, log_sum)
 
 
@@ -112,6 +127,7 @@ def _write(  # type: ignore[no-untyped-def]
     logits,
     labels,
     entropies,
+    largest,
     log_sums,
     by_logprobs,
     by_entropies,
@@ -123,7 +139,7 @@ def _write(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * stride + places, mask=places < width, other=-float("inf"))
-    log_p = x.to(tl.float32) - tl.load(log_sums + row)
+    log_p = (x.to(tl.float32) - tl.load(largest + row)) - tl.load(log_sums + row)
     p = tl.exp(log_p)
     slope = tl.load(by_logprobs + row)
     spread = tl.load(by_entropies + row) * (log_p + tl.load(entropies + row))

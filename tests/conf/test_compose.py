@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 import conf
 from conf import ConfigError, compose
+from steps.training.verl_ppo_limits import lacks
 
 
 def test_later_groups_win_over_earlier_ones() -> None:
@@ -251,7 +252,13 @@ def test_a_file_is_laid_over_the_one_that_it_is_like() -> None:
 
 @pytest.mark.parametrize(
     ("env", "penalty"),
-    [("frozenlake_upstream", -0.5), ("sokoban_2boxes", -3.0), ("sudoku", 0), ("countdown", 0)],
+    [
+        ("frozenlake_upstream", -0.5),
+        ("frozenlake_deterministic", 0),
+        ("sokoban_2boxes", -3.0),
+        ("sudoku", 0),
+        ("countdown", 0),
+    ],
 )
 def test_wrong_states_cost_in_proportion_to_a_win_where_truth_is_taught(
     env: str, penalty: float
@@ -260,17 +267,30 @@ def test_wrong_states_cost_in_proportion_to_a_win_where_truth_is_taught(
         ppo = conf.compose(env=env, experiment=experiment, model=model).ppo
         return ppo.observation_penalty, ppo.prediction_penalty
 
-    assert penalties("spa") == penalties("easy_to_hard") == (penalty, penalty)
-    others = ("spa_masked_states", "spa_self_belief", "spa_random_coords", "vanilla_rl")
+    assert penalties("spa") == penalties("spa_coords") == (penalty, penalty)
+    others = (
+        *("spa_masked_states", "spa_self_belief", "spa_random_coords", "vanilla_rl"),
+        *("cross_game", "cross_complexity", "easy_to_hard"),
+    )
     assert {penalties(each) for each in others} == {(0, 0)}
     assert penalties("spa", "qwen2.5-1.5b") == (0, 0)
 
 
-def test_all_arms_of_a_tiny_model_on_sudoku_learn_as_many_moves_with_effect_as_without() -> None:
-    arms = [conf.compose(env="sudoku", experiment=each) for each in ("spa", "vanilla_rl")]
-    assert {arm.filter.max_ineffective for arm in arms} == {0.5}
-    assert conf.compose(env="sudoku", profile="paper").filter.max_ineffective == 1
+@pytest.mark.parametrize("env", ["sudoku", "sudoku_medium", "sudoku_hard", "sudoku_9x9"])
+def test_a_tiny_model_learns_as_many_moves_with_effect_as_without_of_sudoku(env: str) -> None:
+    for experiment in ("spa", "vanilla_rl", "state_estimation_rl"):
+        assert conf.compose(env=env, experiment=experiment).filter.max_ineffective == 0.5
+    assert conf.compose(env=env).sft.max_steps == 4000
+    assert conf.compose(env=env, experiment="vanilla_rl").sft.max_steps == 200
+    assert conf.compose(env=env, profile="paper").filter.max_ineffective == 1
     assert conf.compose(env="sokoban").filter.max_ineffective == 1
+
+
+@pytest.mark.parametrize("env", ["frozenlake", "sokoban", "sokoban_2boxes", "sudoku"])
+def test_verl_can_do_what_spa_asks_for_the_model_that_is_made_for_it(env: str) -> None:
+    overrides = ["ppo.backend=verl", "ppo.lr_schedule=constant"]
+    config = conf.compose(env=env, model="tiny_llama", overrides=overrides)
+    assert not lacks(config) and config.ppo.kl_coef > 0
 
 
 def test_how_a_model_plays_one_world_goes_over_how_it_plays_any() -> None:

@@ -194,6 +194,7 @@ def test_the_engine_is_started_with_what_the_spec_says(tmp_path: Path) -> None:
     assert given["trust_remote_code"] is False and given["logprobs_mode"] == "processed_logprobs"
     assert "enable_lora" not in given and "enable_chunked_prefill" not in given
     assert "compilation_config" not in given and "max_num_batched_tokens" not in given
+    assert given["distributed_executor_backend"] == "mp"
 
 
 def test_every_step_that_the_engine_can_make_has_a_graph() -> None:
@@ -206,7 +207,9 @@ def test_every_step_that_the_engine_can_make_has_a_graph() -> None:
         padding = next(size for size in sizes if size >= tokens) - tokens
         assert padding <= max(7, tokens // 8), tokens
     on_cpu = PolicySpec(kind="vllm", model_dir="m", device="cpu", max_batch=7)
-    assert "compilation_config" not in engine_arguments(on_cpu, 99)
+    assert not {"compilation_config", "distributed_executor_backend"} & {
+        *engine_arguments(on_cpu, 99)
+    }
 
 
 def test_an_adapter_needs_room_for_its_rank_and_goes_with_each_request(tmp_path: Path) -> None:

@@ -23,33 +23,39 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from steps.training import logits_kernels
 
-rows = "logprobs", "entropies", "log_sums", "by_logprobs", "by_entropies"
+rows = "logprobs", "entropies", "largest", "log_sums", "by_logprobs", "by_entropies"
 given = {"labels": "*i64", "width": "i32", "stride": "i32", "BLOCK": "constexpr"}
 given |= dict.fromkeys(rows, "*fp32")
-for dtype in ("*bf16", "*fp32"):
+kernels = (
+    (logits_kernels._read, logits_kernels.READ_WARPS),
+    (logits_kernels._write, logits_kernels.WRITE_WARPS),
+)
+for dtype in ("*bf16", "*fp16", "*fp32"):
     types = {**given, "logits": dtype, "found": dtype}
-    for kernel in (logits_kernels._read, logits_kernels._write):
+    for kernel, warps in kernels:
         signature = {name: types[name] for name in kernel.arg_names}
         source = ASTSource(fn=kernel, signature=signature, constexprs={"BLOCK": 8192})
-        made = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        options = {"num_warps": warps}
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         assert made.asm["cubin"]
 """
 INTERPRETED = """
 from steps.training import label_logprobs, logits_kernels
 from tests.training.test_logits_kernels import compare
 logits_kernels.READ = logits_kernels.WRITTEN = 16
-label_logprobs._kernels = lambda logits: logits_kernels
+label_logprobs._has_kernels = lambda logits: True
 compare("cpu", width=53)
 """
 
 
 def case(device: str, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows and labels that lie apart. Of the second row the first tokens are impossible, of the
-    third the last."""
+    third the last, and the fourth's logits are a thousand higher."""
     generator = torch.Generator().manual_seed(0)
     logits = 5 * torch.randn(6, width + 8, generator=generator)
     logits[1, : width // 2] = -torch.inf
     logits[2, width // 2 :] = -torch.inf
+    logits[3] += 1000
     labels = torch.tensor([[0, width - 1, 3, width - 1, width // 2, 7], [-1] * 6]).T.to(device)
     return logits.to(device, dtype)[:, :width].requires_grad_(), labels[:, 0]
 
