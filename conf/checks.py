@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import product
 from typing import Any
 
 from conf.errors import ConfigError, unknown
@@ -320,12 +319,12 @@ def _check_rewards(config: Config) -> None:
     ppo, response_format = config.ppo, config.prompt.response_format
     if config.sft.state_loss == "strip":
         response_format = "plain"
-    for kind, name in product(("observation", "prediction"), ("reward", "penalty")):
-        value = getattr(ppo, f"{kind}_{name}")
+    for kind in ("observation", "prediction"):
+        value = getattr(ppo, f"{kind}_reward")
         if value and response_format != "world_model":
             raise ConfigError(
-                f"ppo.{kind}_{name}={value} judges states, and {response_format} answers hold "
-                f"none; set prompt.response_format=world_model or ppo.{kind}_{name}=0."
+                f"ppo.{kind}_reward={value} pays for states, and {response_format} answers hold "
+                f"none; set prompt.response_format=world_model or ppo.{kind}_reward=0."
             )
     if ppo.reward_norm == "none":
         return

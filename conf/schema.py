@@ -266,7 +266,8 @@ class PPOSection:
     prediction_reward: float = 0.0
     """Added to a turn whose `<prediction>` names a state that could have come."""
     observation_penalty: float = 0.0
-    """Added to a turn whose `<observation>` isn't right, malformed answers included; 0 or less."""
+    """Added to a turn whose `<observation>` isn't right, malformed answers included; 0 or less.
+    Nothing where the format has no states."""
     prediction_penalty: float = 0.0
     """Likewise where the `<prediction>` names no state that could have come."""
     reward_at: str = "turn"

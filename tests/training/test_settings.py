@@ -179,10 +179,6 @@ def test_what_goes_together_is_taken(overrides: list[str]) -> None:
             ["plain answers hold none", "ppo.prediction_reward=0"],
         ),
         (["ppo.observation_reward=1", "sft.state_loss=strip"], ["plain answers hold none"]),
-        (
-            ["ppo.prediction_penalty=-1", "prompt.response_format=plain"],
-            ["plain answers hold none", "ppo.prediction_penalty=0"],
-        ),
         (["ppo.observation_penalty=0.2"], ["would reward what it should punish"]),
         (
             ["sft.state_loss=strip", "prompt.style=full", "prompt.history=full"],
