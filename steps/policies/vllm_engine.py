@@ -319,8 +319,7 @@ def engine_arguments(spec: PolicySpec, max_model_len: int) -> dict[str, Any]:
         whole = max(max_model_len, CPU_BATCH_TOKENS)
         found |= {"enable_chunked_prefill": False, "max_num_batched_tokens": whole}
     else:
-        # A step is planned while the one before is still computed, by a process of its own: half
-        # as fast again, for some ten seconds of imports (docs/benchmarks.md).
+        # Plans a step beside the one before: half as fast again, for ten seconds of imports.
         found["distributed_executor_backend"] = "mp"
         if not spec.enforce_eager:
             found |= {
