@@ -6,12 +6,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 
 from steps.training import label_logprobs as module
 from steps.training.label_logprobs import label_logprobs, token_entropies
@@ -94,6 +96,8 @@ def compare(device: str, width: int) -> None:
 @pytest.mark.parametrize(("program", "interpret"), [(INTERPRETED, "1"), (COMPILED, "0")])
 def test_without_a_gpu(program: str, interpret: str, tmp_path: Path) -> None:
     """The interpreter takes what the compiler refuses; the compiler needs no card."""
+    if interpret == "1" and Version(version("triton")) < Version("3.9"):
+        pytest.skip("this Triton's interpreter stops at numpy 2.4 (3.6 was tried, 3.9 does not)")
     places = {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
