@@ -45,6 +45,8 @@ PARTS = {
     "weight sync": "timing_s/update_weights",
 }
 STEP = "timing_s/step"
+CORRELATION = "training/rollout_actor_probs_pearson_corr"
+"""Of the probabilities that vLLM sampled with and the trainer's, in the steps that compare them."""
 PAPER_S = 43.0
 """A step of the published run."""
 
@@ -82,6 +84,7 @@ def config_of(options: argparse.Namespace, model_dir: str) -> Config:
         n_gpus_per_node=options.gpus,
         tensor_parallel_size=options.tensor_parallel,
         max_tokens_per_gpu=options.max_tokens,
+        logprobs_every=options.logprobs_every,
         gpu_memory_utilization=options.memory_share,
         overrides=["trainer.save_freq=-1", *options.override],
     )
@@ -107,21 +110,22 @@ def mean(rows: Sequence[dict[str, Any]], name: str) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def report(title: str, rows: Sequence[dict[str, Any]], walls: Sequence[float]) -> dict[str, float]:
+def report(title: str, recorder: Recorder, places: Sequence[int]) -> dict[str, float]:
     """One kind of step: its parts and where the rest goes. Nothing for no steps."""
-    if not rows:
+    if not places:
         return {}
+    rows = [recorder.rows[place] for place in places]
+    walls = [recorder.seen[place] - recorder.seen[place - 1] for place in places]
     step = mean(rows, STEP)
     found = {name: mean(rows, key) for name, key in PARTS.items()}
     found["rest of verl's step"] = step - sum(found.values())
     found["step"] = step
-    found["row to row"] = sum(walls) / len(walls) if walls else 0.0
+    found["row to row"] = sum(walls) / len(walls)
     found["sampled tokens an answer"] = mean(rows, "rollout/response_length")
     found["turns an episode"] = mean(rows, "rollout/num_turns")
     found["tokens trained on, a sequence"] = mean(rows, "prompt_length/mean") + mean(
         rows, "response_length/mean"
     )
-    found["probability correlation"] = mean(rows, "training/rollout_actor_probs_pearson_corr")
     print(f"\n{title} ({len(rows)} steps; paper: {PAPER_S:g} s)")
     for name, value in found.items():
         print(f"  {name:32}{value:10.3f}")
@@ -156,16 +160,17 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         if log.exists():
             lines = log.read_text("utf-8", "replace").splitlines()
             print("\n".join(line for line in lines if "[spa]" in line))
-    walls = [
-        after - before for before, after in zip(recorder.seen, recorder.seen[1:], strict=False)
-    ]
-    count = options.steps
-    kinds = {
-        "drawn": report("Answers of drawn lengths", recorder.rows[1 : count + 1], walls[:count]),
-        "full": report("Answers of 400 tokens", recorder.rows[count + 1 :], walls[count:]),
-    }
     if not recorder.rows:
         raise SystemExit("no step was done")
+    places = range(1, len(recorder.rows))
+    drawn_places, full = places[: options.steps], places[options.steps :]
+    told = [place for place in drawn_places if CORRELATION in recorder.rows[place]]
+    untold = [place for place in drawn_places if place not in told]
+    kinds = {
+        "drawn": report("Answers of drawn lengths", recorder, untold),
+        "told": report("The same, vLLM tells log-probabilities", recorder, told),
+        "full": report("Answers of 400 tokens", recorder, full),
+    }
     memory = {
         "trainer_allocated_gb": max(
             mean([row], f"{name}/perf/max_memory_allocated_gb")
@@ -174,10 +179,13 @@ def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         ),
         "card_gb": card.peak,
     }
-    print(f"\npeak memory {memory}\nfirst step ended after {recorder.seen[0] - began:.1f} s")
+    correlations = [row[CORRELATION] for row in recorder.rows if CORRELATION in row]
+    print(f"\npeak memory {memory}\nprobability correlations {correlations}")
+    print(f"first step ended after {recorder.seen[0] - began:.1f} s")
     return {
         "kinds": kinds,
         "memory": memory,
+        "probability_correlations": correlations,
         "startup_s": recorder.seen[0] - began,
         "first_step": recorder.rows[0],
         "rows": recorder.rows,
@@ -193,6 +201,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--steps", type=int, default=3, help="with drawn lengths, after the first")
     parser.add_argument("--full-steps", type=int, default=1, help="with 400 tokens an answer")
+    parser.add_argument("--logprobs-every", type=int, default=10, help="vLLM tells them")
     parser.add_argument("--lengths", type=int, nargs=2, default=(65, 175))
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--tensor-parallel", type=int, default=1)

@@ -332,6 +332,10 @@ class VerlSection:
     """Keep weights and optimizer state in host memory between their uses."""
     agent_workers: int = 4
     """Processes that play episodes for PPO."""
+    logprobs_every: int = 10
+    """vLLM tells the log-probabilities of what it samples in each n-th PPO step from the first on;
+    0 is never. They are compared with the trainer's own (`rollout/probability_correlation`), which
+    the update takes; telling them costs time."""
     max_failed_share: float = 0.05
     """Share of a PPO step's episodes that may fail for another reason than their model."""
     startup_timeout_s: float = 900.0

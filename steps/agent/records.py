@@ -285,6 +285,6 @@ class TokenSample:
     turn_of_token: tuple[int, ...] = ()
     """Turn index of each learned token, -1 elsewhere."""
     logprobs: tuple[float, ...] = ()
-    """Log-probability at sampling of each learned token, 0 elsewhere."""
+    """Log-probability at sampling of each learned token, 0 elsewhere; empty where none was told."""
     advantages: tuple[float, ...] = ()
     returns: tuple[float, ...] = ()

@@ -76,6 +76,7 @@ def _samples(learner: Learner, kept: Sequence[Episode]) -> tuple[list[PPOSample]
         rewards=[item.rewards for item in kept],
         context_starts=starts,
     )
+    assert all(sample.tokens.logprobs for sample in samples), "the policy told no log-probabilities"
     if starts is None:
         return samples, {}
     fallback = _fallback_share(learner.peers, samples)

@@ -151,7 +151,10 @@ def _token_kinds(spans: Sequence[Span], offsets: Sequence[tuple[int, int]]) -> l
 
 
 def policy_samples(trajectory: Trajectory, *, whole_episode: bool) -> list[TokenSample]:
-    """The sampled tokens of an episode, ready for an update; turns without tokens are left out."""
+    """The sampled tokens of an episode, ready for an update; turns without tokens are left out.
+
+    Without log-probabilities where the policy told none of some turn.
+    """
     turns = [turn for turn in trajectory.turns if turn.completion.token_ids]
     if not turns:
         return []
@@ -182,7 +185,7 @@ def _turn_sample(trajectory: Trajectory, turn: Turn) -> TokenSample:
         token_ids=prompt + answer,
         loss_mask=(0.0,) * before + (1.0,) * len(answer),
         turn_of_token=(-1,) * before + (turn.index,) * len(answer),
-        logprobs=(0.0,) * before + _logprobs(turn),
+        logprobs=_logprobs([turn]),
     )
 
 
@@ -191,7 +194,6 @@ def _episode_sample(trajectory: Trajectory, turns: Sequence[Turn]) -> TokenSampl
     ids: tuple[int, ...] = ()
     mask: tuple[float, ...] = ()
     turn_of: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
     for turn in turns:
         prompt, answer = turn.completion.prompt_ids, turn.completion.token_ids
         if prompt[: len(ids)] != ids:
@@ -200,21 +202,26 @@ def _episode_sample(trajectory: Trajectory, turns: Sequence[Turn]) -> TokenSampl
         ids = prompt + answer
         mask += (0.0,) * context + (1.0,) * len(answer)
         turn_of += (-1,) * context + (turn.index,) * len(answer)
-        logprobs += (0.0,) * context + _logprobs(turn)
     return TokenSample(
         trajectory_id=trajectory.trajectory_id,
         turn_indices=tuple(turn.index for turn in turns),
         token_ids=ids,
         loss_mask=mask,
         turn_of_token=turn_of,
-        logprobs=logprobs,
+        logprobs=_logprobs(turns),
     )
 
 
-def _logprobs(turn: Turn) -> tuple[float, ...]:
-    logprobs = turn.completion.logprobs
-    assert logprobs is not None and len(logprobs) == len(turn.completion.token_ids), turn.index
-    return logprobs
+def _logprobs(turns: Sequence[Turn]) -> tuple[float, ...]:
+    """Of turns in one sequence, each prompt of which begins with all before it; 0 elsewhere."""
+    found: tuple[float, ...] = ()
+    for turn in turns:
+        completion = turn.completion
+        if completion.logprobs is None:
+            return ()
+        assert len(completion.logprobs) == len(completion.token_ids), turn.index
+        found += (0.0,) * (len(completion.prompt_ids) - len(found)) + completion.logprobs
+    return found
 
 
 def micro_batches(lengths: Sequence[int], vocab_size: int) -> Iterator[slice]:

@@ -35,7 +35,7 @@ from steps.settings import env_factory, rollout_settings
 from steps.storage.wire import to_bytes
 from steps.training.verl_episode import Answer, Player, TrainedSequence, sequences, stop_ids
 from steps.training.verl_final_only import FinalOnly
-from steps.training.verl_rows import PROBE, episode_spec
+from steps.training.verl_rows import PROBE, compares_logprobs, episode_spec
 
 TRAJECTORY = "trajectory"
 """Key of an episode, as bytes, among the `extra_fields` of its last output: verl's queue takes
@@ -102,12 +102,15 @@ class SPAAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[EpisodeOutput]:
         """One output a sequence, in order of turns; the last one carries the episode."""
         settings, began = self.settings, time.monotonic()
-        rollout = settings.probe if row["purpose"] == PROBE else settings.train
+        is_probe = row["purpose"] == PROBE
+        rollout = settings.probe if is_probe else settings.train
         spec = episode_spec(settings.config, row, member=row["session_id"])
         versions: list[int] = []
+        is_compared = not is_probe and compares_logprobs(settings.config, row["step"])
+        asked = sampling_params | {"logprobs": sampling_params["logprobs"] and is_compared}
         player = Player(
             tokenizer=self.tokenizer,
-            generate=self._server(sampling_params, rollout.sampling, versions),
+            generate=self._server(asked, rollout.sampling, versions),
             sampling=rollout.sampling,
             max_model_len=settings.config.sampling.max_model_len,
             answer_lengths=settings.lengths_at(row["step"]),
@@ -130,11 +133,10 @@ class SPAAgentLoop(AgentLoopBase):
         request_id = uuid4().hex
 
         async def generate(prompt_ids: list[int], *, max_tokens: int, never_stop: bool) -> Answer:
-            params = dict(sampling_params) | {
+            params = sampling_params | {
                 "max_tokens": max_tokens,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "logprobs": True,
                 "stop_token_ids": [] if never_stop else list(ends),
                 "ignore_eos": never_stop,
                 # A token costs the server's process five or six microseconds with these three, else
@@ -146,7 +148,8 @@ class SPAAgentLoop(AgentLoopBase):
             output = await self.server_manager.generate(
                 request_id=request_id, prompt_ids=prompt_ids, sampling_params=params
             )
-            if not output.token_ids or output.log_probs is None:
+            logprobs = None if output.log_probs is None else tuple(output.log_probs)
+            if not output.token_ids or (logprobs is None and params["logprobs"]):
                 raise RuntimeError(
                     f"the inference server gave no tokens for a prompt of {len(prompt_ids)} "
                     f"(stop reason {output.stop_reason!r}, {max_tokens} allowed)"
@@ -157,7 +160,7 @@ class SPAAgentLoop(AgentLoopBase):
                 for name in ("min_global_steps", "max_global_steps")
                 if extra.get(name) is not None
             )
-            return Answer(token_ids=tuple(output.token_ids), logprobs=tuple(output.log_probs))
+            return Answer(token_ids=tuple(output.token_ids), logprobs=logprobs)
 
         ends = stop_ids(self.tokenizer)
         return generate

@@ -40,7 +40,8 @@ class Answer:
     """What the server wrote."""
 
     token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    logprobs: tuple[float, ...] | None
+    """None where the server wasn't asked for them."""
 
 
 class Generate(Protocol):
@@ -168,7 +169,7 @@ class TrainedSequence:
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]
-    logprobs: list[float]
+    logprobs: list[float] | None
     rewards: list[float]
     """Of each response token: that of a turn stands at the turn's last token."""
 
@@ -202,6 +203,6 @@ def _halves(tokens: TokenSample, rewards: Iterator[float]) -> TrainedSequence:
         prompt_ids=list(tokens.token_ids[:start]),
         response_ids=list(tokens.token_ids[start:]),
         response_mask=mask,
-        logprobs=list(tokens.logprobs[start:]),
+        logprobs=list(tokens.logprobs[start:]) if tokens.logprobs else None,
         rewards=[next(rewards) if is_learned else 0.0 for is_learned in mask],
     )

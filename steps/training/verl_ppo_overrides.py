@@ -198,7 +198,7 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
         f"{ROLLOUT}.temperature": sampling.temperature,
         f"{ROLLOUT}.top_p": sampling.top_p,
         f"{ROLLOUT}.seed": config.seed,
-        f"{ROLLOUT}.calculate_log_probs": True,
+        f"{ROLLOUT}.calculate_log_probs": verl.logprobs_every > 0,
         f"{ROLLOUT}.max_model_len": sampling.max_model_len,
         f"{ROLLOUT}.max_num_seqs": max_answers,
         f"{ROLLOUT}.tensor_model_parallel_size": verl.tensor_parallel_size,

@@ -77,6 +77,12 @@ def episode_spec(config: Config, row: Mapping[str, Any], *, member: int) -> Epis
     )
 
 
+def compares_logprobs(config: Config, step: int) -> bool:
+    """Whether servers tell the log-probabilities of what they sample in a step, 0 for the first."""
+    every = config.verl.logprobs_every
+    return every > 0 and step % every == 0
+
+
 def write_rows(rows: Iterator[dict[str, Any]], path: Path) -> int:
     """Write the rows and return their number."""
     count = 0

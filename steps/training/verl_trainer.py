@@ -44,6 +44,7 @@ from steps.training.verl_advantages import Place, estimators
 from steps.training.verl_agent_loop import TRAJECTORY
 from steps.training.verl_driver import say
 from steps.training.verl_router import start_router
+from steps.training.verl_rows import compares_logprobs
 from steps.workers import Peers
 
 POLL_S = 0.1
@@ -270,6 +271,18 @@ class SPATrainer(PPOTrainerSync):
                 "checkpoint isn't of this run; start again with --cache refresh."
             )
         return batch
+
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's, which compares with what the servers told where they were asked."""
+        rollout = self.config.actor_rollout_ref.rollout
+        asked = rollout.calculate_log_probs
+        rollout.calculate_log_probs = asked and compares_logprobs(
+            self.settings, self.global_steps - 1
+        )
+        try:
+            return super()._compute_old_log_prob(batch, metrics)
+        finally:
+            rollout.calculate_log_probs = asked
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """By the registered estimator, which unlike verl's sees whole episodes and the values."""

@@ -37,6 +37,8 @@ SPEC = EpisodeSpec(env_seed=5, group=2, member=1, sampling_seed=9)
 class ScriptedServer:
     """Gives one text after the other, with the end of turn unless it has no room."""
 
+    tells_logprobs = True
+
     def __init__(self, tokenizer: Any, end: str, texts: Sequence[str]) -> None:
         self.tokenizer, self.texts = tokenizer, list(texts)
         self.end = tokenizer.convert_tokens_to_ids(end)
@@ -48,9 +50,8 @@ class ScriptedServer:
         self.allowed.append(max_tokens)
         ids = self.tokenizer(self.texts.pop(0), add_special_tokens=False)["input_ids"]
         ids = [*ids, self.end][:max_tokens]
-        return Answer(
-            token_ids=tuple(ids), logprobs=tuple(-0.25 * (n + 1) for n in range(len(ids)))
-        )
+        logprobs = tuple(-0.25 * (n + 1) for n in range(len(ids)))
+        return Answer(token_ids=tuple(ids), logprobs=logprobs if self.tells_logprobs else None)
 
 
 def play(
@@ -131,6 +132,16 @@ def test_the_mask_covers_what_was_sampled_and_rewards_stand_at_the_ends_of_turns
     assert {place: r for place, r in enumerate(sequence.rewards) if r} == {ends[1]: -0.5}
     first = [-0.25 * (n + 1) for n in range(len(answers[0]))]
     assert sequence.logprobs[: ends[0] + 2] == [*first, 0.0]
+
+
+@pytest.mark.parametrize("history", ["full", "single_turn"])
+def test_a_server_need_not_tell_log_probabilities(history: str) -> None:
+    server = server_of(RIGHT, DOWN)
+    server.tells_logprobs = False
+    config = replace(CONFIG, env=replace(CONFIG.env, max_turns=2))
+    trajectory = play(server, replace(config, prompt=replace(config.prompt, history=history)))
+    found = sequences(trajectory, config.ppo, history=history)
+    assert [each.logprobs for each in found] == [None] * (1 if history == "full" else 2)
 
 
 def test_the_return_follows_the_last_turn_where_rewards_are_of_episodes() -> None:

@@ -326,7 +326,13 @@ class Models:
         self.saved.append(path)
 
 
-@pytest.mark.parametrize("setting", [{"config": verl_config(save_every=2)}], indirect=True)
+def comparing(config: Config, every: int) -> Config:
+    return replace(config, verl=replace(config.verl, logprobs_every=every))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"config": comparing(verl_config(save_every=2), 2)}], indirect=True
+)
 def test_verls_own_loop_runs_to_its_end_and_its_metrics_become_ours(
     setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,15 +353,36 @@ def test_verls_own_loop_runs_to_its_end_and_its_metrics_become_ours(
     run = ppo_verl.VerlRun(config=trainer.settings, directory=tmp_path)
     ppo_verl.follow_jsonl(tmp_path / "metrics.jsonl", run.on_row)()
     assert [point["step"] for point in run.curve] == [1, 2, 3]
-    first, second, _ = run.curve
+    first, second, third = run.curve
     assert (first["actor/loss"], first["critic/loss"]) == (0.25, 0.5)
     assert first["rollout/num_turns"] == 1.0 and first["rollout/chosen_share"] == 0.5
-    assert first["rollout/probability_difference"] == 0.0
+    assert first["rollout/probability_difference"] == third["rollout/probability_difference"] == 0.0
+    assert "rollout/probability_difference" not in second
     assert first["actor/entropy"] == pytest.approx(0.7)
     for name in ("rollout", "old_logprobs", "values", "update_actor", "update_critic", "step"):
         assert first[f"timing_s/{name}"] >= 0.0
     assert "probe/success" in second and "probe/success" not in first
     assert "timing_s/checkpoint" in second and run.seconds > 0.0
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_the_overrides_of_verl_decide_whether_log_probabilities_are_told_at_all(
+    every: int, workers: list[Any], model_dir: str, tmp_path: Path
+) -> None:
+    told = "actor_rollout_ref.rollout.calculate_log_probs=False"
+    config = comparing(verl_config(), every)
+    config = replace(config, verl=replace(config.verl, overrides=[told] if every else []))
+    made = Setting(workers, config, model_dir, tmp_path)
+    try:
+        batch, _ = made.play()
+        data = tq.kv_batch_get(keys=batch.keys, partition_id="train")
+        assert "rm_scores" in set(data.keys()) and "rollout_log_probs" not in set(data.keys())
+        made.trainer.actor_rollout_wg = Models()
+        metrics: dict[str, Any] = {}
+        made.trainer._compute_old_log_prob(batch, metrics)
+        assert metrics["actor/entropy"] == pytest.approx(0.7) and len(metrics) == 1
+    finally:
+        made.close()
 
 
 @pytest.mark.parametrize("setting", [{"config": verl_config()}], indirect=True)

@@ -83,6 +83,7 @@ def config_of(model_dir: Path, **verl: Any) -> Config:
         gpu_memory_utilization=0.3,
         enforce_eager=True,
         agent_workers=2,
+        logprobs_every=1,
         overrides=[
             f"+actor_rollout_ref.actor.fsdp_config.mixed_precision={whole}",
             f"+critic.fsdp.mixed_precision={whole}",

@@ -41,7 +41,7 @@ class DoorOpener:
         ids = ids[: sampling_params["max_tokens"]]
         return TokenOutput(
             token_ids=ids,
-            log_probs=[-0.5] * len(ids),
+            log_probs=[-0.5] * len(ids) if sampling_params["logprobs"] else None,
             stop_reason="completed",
             extra_fields={"min_global_steps": 0, "max_global_steps": 0},
         )
