@@ -8,9 +8,10 @@ One engine, one process, three ways to the same answers, by turns:
 - `streaming`: our engine; an episode is stepped and asks again as soon as its answer is there;
 - `lockstep`: the same episodes turn by turn, each turn one batch that waits for its longest answer;
 - `generate`: `vllm.LLM.generate` on the prompts of those episodes, all known from the start, turn
-  by turn in their order, with the same seeds, lengths and log-probabilities. `generate, seeds` is
-  without log-probabilities, `generate, bare` without either, and decodes its text as vLLM does by
-  default.
+  by turn in their order, with the same seeds and lengths. `generate, bare` is without seeds, and
+  decodes its text as vLLM does by default.
+
+The first and the last are played once more with log-probabilities (`generation.logprobs`).
 
 An episode's turns come one after the other, which `generate` need not heed: it ends with one
 answer's rest, we end with some episodes'. The engine's steps that each way needs at least are
@@ -56,6 +57,8 @@ from steps.settings import env_factory, rollout_settings
 
 SHAPE = SHAPES["smollm2-135m"]
 VOCABULARY = SHAPE["vocab_size"]
+TOLD = ", logprobs"
+"""Behind the name of a way that tells log-probabilities."""
 SPREAD = 0.7
 """Deviation of the logarithm of an answer's length: the longest of 512 has six times the mean."""
 
@@ -261,15 +264,18 @@ class Bench:
             done = work()
             seconds = time.perf_counter() - start
             speeds.setdefault(name, []).append(count(done) / seconds)
-            print(f"  {name:<15} {count(done):>9,} tokens in {seconds:7.2f} s", flush=True)
+            print(f"  {name:<20} {count(done):>9,} tokens in {seconds:7.2f} s", flush=True)
             return done
 
         for _ in range(repeats):
             episodes = timed("streaming", partial(self.play, policy), _num_tokens)
             asked = asked_of(episodes, self.specs)
             alone = partial(generate, policy, asked)
-            timed("generate", partial(alone, seeds=True, logprobs=True), int)
-            timed("generate, seeds", partial(alone, seeds=True, logprobs=False), int)
+            timed("generate", partial(alone, seeds=True, logprobs=False), int)
+            policy.logprobs = True
+            timed("streaming" + TOLD, partial(self.play, policy), _num_tokens)
+            policy.logprobs = False
+            timed("generate" + TOLD, partial(alone, seeds=True, logprobs=True), int)
             timed("generate, bare", partial(alone, seeds=False, logprobs=False, text=True), int)
             again = timed("lockstep", partial(self.play, Lockstep(policy)), _num_tokens)
             turns = [sum(len(each.turns) for each in found) for found in (episodes, again)]
@@ -311,11 +317,11 @@ def start(options: argparse.Namespace, directory: str) -> Measured:
 
 
 def report(name: str, speeds: dict[str, list[float]]) -> None:
-    """Tokens a second, median of the repeats, and what part of each our engine's is."""
+    """Tokens a second, median of the repeats, and what part of each our engine's like it is."""
     median = {way: statistics.median(found) for way, found in speeds.items()}
     for way, speed in median.items():
-        ratio = median["streaming"] / speed
-        print(f"{name:<12} {way:<15} {speed:>9,.0f} tokens/s   streaming is {ratio:.2f} of it")
+        ratio = median["streaming" + TOLD * way.endswith(TOLD)] / speed
+        print(f"{name:<12} {way:<20} {speed:>9,.0f} tokens/s   streaming is {ratio:.2f} of it")
 
 
 def main() -> None:

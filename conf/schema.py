@@ -78,6 +78,9 @@ class GenerationSection:
     constrained: bool = False
     """Force well-formed answers in self-play: tags in order, legal actions, free text between.
     PPO and evaluation measure what the model does by itself and never force it."""
+    logprobs: bool = False
+    """Keep log-probabilities of sampled tokens with the episodes that vLLM plays, which takes it a
+    fifth longer; hf's always have them. PPO asks for its own."""
     max_span_chars: int = 0
     """Most characters of each free span of a forced answer; 0 leaves it to `max_new_tokens`."""
     max_batch: int = 1024

@@ -155,6 +155,7 @@ def policy_spec(config: Config, model_dir: str, *, selfplay: bool = False) -> Po
         separator=config.env.action_separator,
         constrained=selfplay and config.generation.constrained,
         max_span_chars=config.generation.max_span_chars,
+        logprobs=config.generation.logprobs,
         gpu_memory_utilization=config.generation.gpu_memory_utilization,
         tensor_parallel_size=config.generation.tensor_parallel_size,
         enforce_eager=config.generation.enforce_eager,

@@ -157,10 +157,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "vllm": ("steps.policies.vllm_engine", "steps.training.verl_final_only"),
     "ray": ("steps.training.verl_driver", "steps.training.verl_router"),
     "triton": ("steps.training.logits_kernels",),
-    "tensordict": ("steps.training.verl_trainer",),
+    "tensordict": ("steps.training.verl_head", "steps.training.verl_trainer"),
     "transfer_queue": ("steps.training.verl_queue", "steps.training.verl_trainer"),
     "verl": (
         "steps.training.verl_agent_loop",
+        "steps.training.verl_head",
         "steps.training.verl_router",
         "steps.training.verl_trainer",
         "steps.training.verl_workers",

@@ -42,6 +42,8 @@ class PolicySpec:
     """Force well-formed answers (hf, vllm)."""
     max_span_chars: int = 0
     """Most characters of each free span of a constrained answer; 0 is no limit but the tokens'."""
+    logprobs: bool = False
+    """Tell the log-probabilities of sampled tokens (vllm; hf always does)."""
     gpu_memory_utilization: float = 0.9
     """Share of each GPU's memory for weights and KV cache (vllm)."""
     tensor_parallel_size: int = 1

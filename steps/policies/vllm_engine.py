@@ -9,8 +9,8 @@ twice.
 1. An answer has its request's seed. vLLM draws other numbers from it than the `hf` policy, so the
    two agree in distribution, and token for token only when greedy. Rounding depends on the batch,
    as everywhere: a draw on the boundary between two tokens may go either way.
-2. Log-probabilities are of the distribution at the sampling temperature. vLLM can't tell them
-   where part of it was cut away, by top-p or a grammar: there they are None.
+2. Log-probabilities, where they are asked for, are of the distribution at the sampling temperature.
+   vLLM can't tell them where part of it was cut away, by top-p or a grammar: there they are None.
 3. Constrained answers follow the same grammar as in `hf`; `steps.policies.endings` brings those
    that are broken off to their end.
 """
@@ -90,6 +90,7 @@ class VLLMPolicy:
         max_running: int = 1024,
         guide: AnswerGuide | None = None,
         adapter_dir: str = "",
+        logprobs: bool = False,
     ) -> None:
         """`llm` is a `vllm.LLM`; it is shut down by `close`."""
         self.llm = llm
@@ -97,6 +98,7 @@ class VLLMPolicy:
         self.max_model_len = max_model_len
         self.max_running = max_running
         self.guide = guide
+        self.logprobs = logprobs
         self.stop_ids = stop_token_ids(tokenizer)
         self._library = _library()
         self._adapter = _adapter(self._library, adapter_dir)
@@ -131,6 +133,7 @@ class VLLMPolicy:
             max_running=episodes_at_once(llm, spec.max_batch, length),
             guide=guide,
             adapter_dir=spec.adapter_dir,
+            logprobs=spec.logprobs,
         )
 
     def complete(self, requests: Sequence[PolicyRequest], sampling: Sampling) -> list[Completion]:
@@ -199,7 +202,7 @@ class VLLMPolicy:
     def _params(self, asked: Asked, max_tokens: int, grammar: str) -> Any:
         """vLLM's `SamplingParams`; the ends of a turn are ours, never a generation config's."""
         sampling = asked.sampling
-        tells = not grammar and (sampling.top_p == 1 or sampling.temperature == 0)
+        is_whole = not grammar and (sampling.top_p == 1 or sampling.temperature == 0)
         structured = self._library.StructuredOutputsParams(grammar=grammar) if grammar else None
         return self._library.SamplingParams(
             temperature=sampling.temperature,
@@ -208,7 +211,7 @@ class VLLMPolicy:
             max_tokens=max_tokens,
             stop_token_ids=self.stop_ids,
             ignore_eos=not grammar,
-            logprobs=0 if tells else None,
+            logprobs=0 if self.logprobs and is_whole else None,
             flat_logprobs=True,
             detokenize=False,
             output_kind=self._library.RequestOutputKind.FINAL_ONLY,

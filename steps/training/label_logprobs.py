@@ -54,6 +54,16 @@ class _LabelLogprobs(torch.autograd.Function):
         return gradient, None
 
 
+def logprobs_and_entropies(
+    logits: torch.Tensor, labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`label_logprobs` and `token_entropies` of `[rows, vocabulary]`; on a GPU in one look."""
+    if _has_kernels(logits):
+        found: tuple[torch.Tensor, torch.Tensor] = _ByKernels.apply(logits, labels.contiguous())
+        return found
+    return label_logprobs(logits, labels), token_entropies(logits)
+
+
 def token_entropies(logits: torch.Tensor) -> torch.Tensor:
     """Entropies in nats of the distributions `[..., vocabulary]`, as `[...]`.
 

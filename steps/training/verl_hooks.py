@@ -7,7 +7,8 @@ local backend's does. Without flash-attention's kernels
 - it takes log-probabilities token by token in Python, and entropies of a whole micro-batch at once
   in float32; ours are vectorised, and in bounded memory (`label_logprobs`);
 - it hands sdpa a mask of rows that are padded behind. A causal model never looks there, and without
-  a mask torch has its fast kernels (`without_mask`).
+  a mask torch has its fast kernels (`without_mask`);
+- it computes logits of all tokens, of which few are learned (`verl_head`).
 
 To make micro-batches it takes all rows of all columns apart, for each of them anew: seconds of a
 step where an episode is many short sequences. Ours takes what is asked for (`select_rows`).
@@ -78,8 +79,10 @@ def _mend_logprobs(module: ModuleType) -> None:
     module.__dict__["entropy_from_logits"] = token_entropies
 
 
-def _mend_inputs(module: ModuleType) -> None:
-    """Actor, critic and finetuning share the method."""
+def _mend_engine(module: ModuleType) -> None:
+    """Actor, critic and finetuning share it."""
+    from steps.training import verl_head
+
     engine = module.__dict__["FSDPEngineWithLMHead"]
     prepare = engine.prepare_model_inputs
 
@@ -89,6 +92,7 @@ def _mend_inputs(module: ModuleType) -> None:
         return without_mask(inputs, model.config._attn_implementation), told
 
     engine.prepare_model_inputs = prepare_model_inputs
+    verl_head.mend(engine)
 
 
 def _mend_rows(module: ModuleType) -> None:
@@ -104,7 +108,7 @@ MENDED: Mapping[str, Callable[[ModuleType], None]] = {
     "verl.utils.model": _mend_critic,
     "verl.utils.tensordict_utils": _mend_rows,
     "verl.utils.torch_functional": _mend_logprobs,
-    "verl.workers.engine.fsdp.transformer_impl": _mend_inputs,
+    "verl.workers.engine.fsdp.transformer_impl": _mend_engine,
 }
 """Module of verl -> what exchanges its function."""
 

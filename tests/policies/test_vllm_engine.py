@@ -104,6 +104,7 @@ def spec(model_dir: str) -> PolicySpec:
         max_batch=48,
         enforce_eager=True,
         gpu_memory_utilization=0.2,
+        logprobs=True,
     )
 
 

@@ -81,7 +81,9 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def policy(engine: Engine, **kwargs: Any) -> VLLMPolicy:
     return VLLMPolicy(
-        SimpleNamespace(llm_engine=engine), TOKENIZER, **{"max_model_len": 64, **kwargs}
+        SimpleNamespace(llm_engine=engine),
+        TOKENIZER,
+        **{"max_model_len": 64, "logprobs": True, **kwargs},
     )
 
 
@@ -121,6 +123,13 @@ def test_the_engine_is_told_seed_room_and_the_ends_of_a_turn() -> None:
     assert (params.stop_token_ids, params.ignore_eos) == ([END], True)
     assert (params.logprobs, params.structured_outputs, params.detokenize) == (0, None, False)
     assert adapter is None
+
+
+def test_log_probabilities_are_told_where_they_are_asked_for() -> None:
+    engine = Engine()
+    policy(engine, logprobs=False).complete([request()], Sampling(max_new_tokens=9))
+    ((_, params, _),) = engine.log
+    assert params.logprobs is None
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ import verl.utils.torch_functional as functional
 assert functional.logprobs_from_logits_v2 is label_logprobs
 assert transformer_impl.verl_F.entropy_from_logits is token_entropies
 method = transformer_impl.FSDPEngineWithValueHead.prepare_model_inputs
-assert method.__module__ == "steps.training.verl_hooks", method.__module__
+assert method.__module__ == "steps.training.verl_head", method.__module__
+method = transformer_impl.FSDPEngineWithLMHead.prepare_model_outputs
+assert method.__module__ == "steps.training.verl_head", method.__module__
 select = transformer_impl.tu.index_select_tensor_dict
 assert select.__module__ == "steps.training.verl_hooks", select
 functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False
