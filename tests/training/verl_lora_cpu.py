@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.update import engine_of
 from steps.training.verl_driver import compose
-from tests.training.verl_ppo_cpu import ppo_loss, start, worker
+from tests.training.verl_ppo_cpu import ppo_loss, start
 
 FILLED = 0.05
 """Every number of the second factors, which start at 0."""
@@ -33,7 +34,7 @@ def main(run_file: Path, directory: Path) -> None:
     start(directory)
     config = compose(json.loads(run_file.read_text())["overrides"])
     section = config.actor_rollout_ref
-    engine = worker("language_model", section.actor, section.model, ppo_loss).engine
+    engine = engine_of("language_model", section.actor, section.model, ppo_loss).engine
     with torch.no_grad():
         for name, value in engine.module.named_parameters():
             if "lora_B" in name:

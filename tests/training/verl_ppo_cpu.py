@@ -22,14 +22,12 @@ from tests.training.verl_cpu import PlatformCPU
 platform_manager.PlatformRegistry.register(platform="cpu")(PlatformCPU)
 platform_manager.set_platform(PlatformCPU())
 
-from verl.utils import tensordict_utils as tu
-from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
-from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss, value_loss
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
+from benchmarks import update
 from conf import from_plain
 from steps.storage import read_trajectories
 from steps.training import verl_hooks
@@ -39,69 +37,23 @@ from steps.training.verl_episode import TrainedSequence, sequences
 from tests.training.verl_dump import FIELDS
 
 
-def nested(rows: list[Any]) -> torch.Tensor:
-    return torch.nested.as_nested_tensor(
-        [torch.as_tensor(row) for row in rows], layout=torch.jagged
-    )
-
-
 def batch_of(parts: list[TrainedSequence], **columns: torch.Tensor) -> Any:
-    ids = [part.prompt_ids + part.response_ids for part in parts]
-    mask = nested([part.response_mask for part in parts])
-    return tu.get_tensordict(
-        {
-            "prompts": nested([part.prompt_ids for part in parts]),
-            "responses": nested([part.response_ids for part in parts]),
-            "input_ids": nested(ids),
-            "position_ids": nested([list(range(len(row))) for row in ids]),
-            "response_mask": mask,
-            "loss_mask": mask,
-            **columns,
-        },
-        {"temperature": 1.0},
+    return update.batch_of(
+        [part.prompt_ids for part in parts],
+        [part.response_ids for part in parts],
+        [part.response_mask for part in parts],
+        **columns,
     )
 
 
-def worker(model_type: str, section: Any, model: Any, loss: Any) -> TrainingWorker:
-    config = omega_conf_to_dataclass(section)
-    engine = config.engine
-    engine.use_dynamic_bsz = section.use_dynamic_bsz
-    engine.max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
-    engine.infer_max_token_len_per_gpu = section.ppo_max_token_len_per_gpu
-    engine.micro_batch_size_per_gpu = section.ppo_micro_batch_size_per_gpu
-    engine.infer_micro_batch_size_per_gpu = section.ppo_micro_batch_size_per_gpu
-    made = TrainingWorker(
-        TrainingWorkerConfig(
-            model_type=model_type,
-            model_config=omega_conf_to_dataclass(model),
-            engine_config=engine,
-            optimizer_config=config.optim,
-            checkpoint_config=config.checkpoint,
-            profiler_config=None,
-        )
-    )
-    made.reset()
-    made.set_loss_fn(partial(loss, config=config))
-    return made
-
-
-def infer(made: TrainingWorker, batch: Any, name: str) -> torch.Tensor:
-    tu.assign_non_tensor(batch, compute_loss=False, calculate_entropy=False)
-    output = made.infer_batch(batch)
+def infer(made: Any, parts: list[TrainedSequence], name: str) -> torch.Tensor:
+    batch = batch_of(parts)
+    output = update.infer(made, batch, entropies=False)
     return response_from_nested(output[name], batch["response_mask"])
 
 
-def update(made: TrainingWorker, batch: Any, section: Any, size: int) -> dict[str, float]:
-    tu.assign_non_tensor(
-        batch,
-        mini_batch_size=size,
-        global_batch_size=size,
-        epochs=section.ppo_epochs,
-        seed=0,
-        dataloader_kwargs={"shuffle": False},
-        calculate_entropy=False,
-    )
-    metrics = made.train_mini_batch(batch)["metrics"]
+def updated(made: Any, batch: Any, section: Any, size: int) -> dict[str, float]:
+    metrics = update.update(made, batch, section, size, entropies=False)
     return {
         name: sum(value) / len(value) if isinstance(value, list) else value
         for name, value in metrics.items()
@@ -109,17 +61,22 @@ def update(made: TrainingWorker, batch: Any, section: Any, size: int) -> dict[st
     }
 
 
+def register_engines() -> None:
+    """verl's engines for a CPU, mended."""
+    verl_hooks.install()
+    register = partial(EngineRegistry.register, backend=["fsdp", "fsdp2"], device=["cpu"])
+    register(model_type="language_model")(FSDPEngineWithLMHead)
+    register(model_type="value_model")(FSDPEngineWithValueHead)
+
+
 def start(dump: Path) -> None:
-    """This process as the only rank, and verl's engines for a CPU."""
+    """This process as the only rank."""
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{dump / 'rendezvous'}", rank=0, world_size=1
     )
     os.environ["MASTER_PORT"] = "0"
-    verl_hooks.install()
-    register = partial(EngineRegistry.register, backend=["fsdp", "fsdp2"], device=["cpu"])
-    register(model_type="language_model")(FSDPEngineWithLMHead)
-    register(model_type="value_model")(FSDPEngineWithValueHead)
+    register_engines()
 
 
 def main(run_file: Path, dump: Path) -> None:
@@ -128,15 +85,15 @@ def main(run_file: Path, dump: Path) -> None:
     settings, config = from_plain(run["config"]), compose(run["overrides"])
     episodes = read_trajectories(dump / "step_1.parquet")
     parts = [sequences(each, settings.ppo, history="full")[0] for each in episodes]
-    actor = worker(
+    actor = update.engine_of(
         "language_model", config.actor_rollout_ref.actor, config.actor_rollout_ref.model, ppo_loss
     )
-    critic = worker("value_model", config.critic, config.critic.model, value_loss)
+    critic = update.engine_of("value_model", config.critic, config.critic.model, value_loss)
     batch = batch_of(parts)
     mask = batch["response_mask"]
-    old = infer(actor, batch_of(parts), "log_probs")
-    values = infer(critic, batch_of(parts), "values")
-    rewards = nested([torch.tensor(part.rewards) for part in parts])
+    old = infer(actor, parts, "log_probs")
+    values = infer(critic, parts, "values")
+    rewards = update.nested([torch.tensor(part.rewards) for part in parts])
     name = config.algorithm.adv_estimator
     advantages, returns = estimators()[name](
         token_level_rewards=rewards.to_padded_tensor(0.0),
@@ -147,9 +104,9 @@ def main(run_file: Path, dump: Path) -> None:
         values=values.to_padded_tensor(0.0),
     )
     advantages, returns = (response_to_nested(each, mask) for each in (advantages, returns))
-    told = update(
+    told = updated(
         critic, batch_of(parts, values=values, returns=returns), config.critic, len(parts)
-    ) | update(
+    ) | updated(
         actor,
         batch_of(parts, old_log_probs=old, advantages=advantages),
         config.actor_rollout_ref.actor,
@@ -161,7 +118,7 @@ def main(run_file: Path, dump: Path) -> None:
         "responses": batch["responses"],
         "response_mask": mask,
         "rm_scores": rewards,
-        "rollout_log_probs": nested([torch.tensor(part.logprobs) for part in parts]),
+        "rollout_log_probs": update.nested([torch.tensor(part.logprobs) for part in parts]),
         "old_log_probs": old,
         "values": values,
         "advantages": advantages,
