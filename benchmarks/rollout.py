@@ -255,7 +255,8 @@ class Bench:
 
     def measure(self, policy: Measured, repeats: int) -> dict[str, list[float]]:
         """Way -> tokens a second of each repeat."""
-        self.play(policy, 64)
+        for policy.logprobs in (True, False):  # each has kernels to compile
+            self.play(policy, 64)
         speeds: dict[str, list[float]] = {}
 
         def timed(name: str, work: Callable[[], Any], count: Callable[[Any], int]) -> Any:
