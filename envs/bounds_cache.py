@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,26 +69,28 @@ def source_texts(game: type[TextEnv]) -> dict[str, bytes] | None:
         return None
 
 
-def read(file: Path, keys: frozenset[str]) -> dict[str, float | None] | None:
-    """What is kept in `file`; None where that isn't a number or null for each of `keys`."""
+def read(file: Path, *, rows: int, width: int) -> list[list[Any]] | None:
+    """What is kept in `file`; None where that isn't `rows` lists of `width` numbers or nulls."""
     try:
         kept = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(kept, dict) or kept.keys() != keys:
+    if not isinstance(kept, list) or len(kept) != rows:
         return None
-    is_sound = all(value is None or isinstance(value, (int, float)) for value in kept.values())
+    is_sound = all(isinstance(row, list) and len(row) == width for row in kept) and all(
+        value is None or isinstance(value, (int, float)) for row in kept for value in row
+    )
     return kept if is_sound else None
 
 
-def write(file: Path, bounds: Mapping[str, float | None]) -> None:
-    """Keep `bounds`, whole or not at all."""
+def write(file: Path, rows: Sequence[Sequence[float | None]]) -> None:
+    """Keep `rows`, whole or not at all."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, scratch = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "w") as stream:
-                json.dump(bounds, stream)
+                json.dump(rows, stream)
             os.replace(scratch, file)
         except BaseException:
             os.unlink(scratch)

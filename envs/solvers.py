@@ -69,7 +69,23 @@ class HasBounds(Protocol):
         """Exact bounds of the present episode, from its initial state."""
 
 
-KEYS = frozenset({"floor", "floor_low", "floor_high", "floor_exact", "ceiling", "ceiling_exact"})
+class PuzzleBounds(NamedTuple):
+    """What is known of one puzzle."""
+
+    floor: float | None
+    """Exact; None where it was played."""
+    ceiling: float | None
+    """Exact, or None."""
+    wins: int = 0
+    episodes: int = 0
+    """Random ones; none played and no floor: the game draws no action."""
+
+    @property
+    def chance(self) -> float | None:
+        """Of random play, as far as it is known."""
+        if self.floor is not None:
+            return self.floor
+        return self.wins / self.episodes if self.episodes else None
 
 
 def floor_and_ceiling(
@@ -95,28 +111,34 @@ def floor_and_ceiling(
     for none. `kwargs` go to `envs.make`. Raises `EnvironmentConfigError` for a budget below 1 or
     no seeds.
     """
-    seeds, budget = list(seeds), Budget(max_actions, max_turns, max_actions_per_turn)
+    budget = Budget(max_actions, max_turns, max_actions_per_turn)
+    return summary(
+        bounds_of_puzzles(env_id, budget, seeds, num_episodes=num_episodes, cache=cache, **kwargs)
+    )
+
+
+def bounds_of_puzzles(
+    env_id: str,
+    budget: Budget,
+    seeds: Iterable[int],
+    *,
+    num_episodes: int = NUM_EPISODES,
+    cache: Path | None = None,
+    **kwargs: Any,
+) -> list[PuzzleBounds]:
+    """Those of each seed's puzzle, in order; the arguments are those of `floor_and_ceiling`."""
+    seeds = list(seeds)
     _check_budget(budget, num_seeds=len(seeds), num_episodes=num_episodes)
     env = envs.make(env_id, **kwargs)
     file = None if cache is None else _cache_file(env, cache, env_id, budget, seeds, num_episodes)
-    kept = None if file is None else bounds_cache.read(file, KEYS)
+    width = len(PuzzleBounds._fields)
+    kept = None if file is None else bounds_cache.read(file, rows=len(seeds), width=width)
     if kept is not None:
-        return kept
-    bounds = _summary([_puzzle_bounds(env, seed, budget, num_episodes) for seed in seeds])
+        return [PuzzleBounds(*row) for row in kept]
+    found = [_puzzle_bounds(env, seed, budget, num_episodes) for seed in seeds]
     if file is not None:
-        bounds_cache.write(file, bounds)
-    return bounds
-
-
-class _Found(NamedTuple):
-    """What is known of one puzzle."""
-
-    floor: float | None
-    """Exact; None where it was played."""
-    ceiling: float | None
-    wins: int = 0
-    episodes: int = 0
-    """None played and no floor: the game draws no action."""
+        bounds_cache.write(file, found)
+    return found
 
 
 def _cache_file(
@@ -152,18 +174,18 @@ def _game(env: gymnasium.Env[Any, Any]) -> TextEnv:
 
 def _puzzle_bounds(
     env: gymnasium.Env[Any, Any], seed: int, budget: Budget, num_episodes: int
-) -> _Found:
+) -> PuzzleBounds:
     env.reset(seed=seed)
     floor, ceiling = _published(_game(env), budget)
     if ceiling is None:
         ceiling = oracle_success(env, seed, budget.playable)
     if floor is not None:
-        return _Found(floor, ceiling)
+        return PuzzleBounds(floor, ceiling)
     try:
         wins = sum(_random_win(env, seed, each, budget.playable) for each in range(num_episodes))
     except NotImplementedError:
-        return _Found(None, ceiling)
-    return _Found(None, ceiling, wins, num_episodes)
+        return PuzzleBounds(None, ceiling)
+    return PuzzleBounds(None, ceiling, wins, num_episodes)
 
 
 def _published(game: TextEnv, budget: Budget) -> Bounds:
@@ -211,7 +233,8 @@ def _random_win(env: gymnasium.Env[Any, Any], seed: int, episode: int, num_actio
     return bool(info["success"])
 
 
-def _summary(found: Sequence[_Found]) -> dict[str, float | None]:
+def summary(found: Sequence[PuzzleBounds]) -> dict[str, float | None]:
+    """What `floor_and_ceiling` says of these puzzles."""
     ceilings = [each.ceiling for each in found if each.ceiling is not None]
     has_ceiling = len(ceilings) == len(found)
     floor, low, high = _mean_floor(found)
@@ -225,7 +248,9 @@ def _summary(found: Sequence[_Found]) -> dict[str, float | None]:
     }
 
 
-def _mean_floor(found: Sequence[_Found]) -> tuple[float, float, float] | tuple[None, None, None]:
+def _mean_floor(
+    found: Sequence[PuzzleBounds],
+) -> tuple[float, float, float] | tuple[None, None, None]:
     """Mean over the puzzles and its interval, which covers only the part that was played."""
     exact = [each.floor for each in found if each.floor is not None]
     played = [each for each in found if each.floor is None]

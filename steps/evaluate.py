@@ -20,7 +20,7 @@ from typing import Any
 
 import conf
 from conf.schema import Config
-from envs import splits
+from envs import solvers, splits
 from envs.errors import EnvironmentConfigError
 from steps import settings as from_config
 from steps import storage
@@ -56,9 +56,8 @@ def evaluate(
     assert FINAL in model_dirs, f"no {FINAL!r} among the models {sorted(model_dirs)}"
     started = time.monotonic()
     specs = episode_specs(config)
-    bounds = from_config.floor_and_ceiling(
-        config, [spec.env_seed for spec in specs if spec.member == 0]
-    )
+    seeds = [spec.env_seed for spec in specs if spec.member == 0]
+    bounds = dict(zip(seeds, from_config.bounds_of_puzzles(config, seeds), strict=True))
     models: dict[str, dict[str, Any]] = {}
     tries: dict[str, dict[str, success.Tries]] = {}
     for name, model_dir in model_dirs.items():
@@ -190,10 +189,12 @@ def play(
 
 
 def _describe(
-    config: Config, trajectories: Sequence[Trajectory], bounds: dict[str, float | None]
+    config: Config, trajectories: Sequence[Trajectory], bounds: Mapping[int, solvers.PuzzleBounds]
 ) -> dict[str, Any]:
-    """Everything the report says of one model."""
-    scores = aggregate(trajectories, config) | bounds
+    """Everything the report says of one model; `bounds` are those of each puzzle's seed."""
+    scores = aggregate(trajectories, config) | solvers.summary(list(bounds.values()))
+    tries = success.tries_by_puzzle(trajectories)
+    of_puzzle = {each.puzzle_hash: bounds[each.env_seed] for each in trajectories}
     stops: dict[str, int] = {}
     for each in trajectories:
         stops[str(each.stop_reason)] = stops.get(str(each.stop_reason), 0) + 1
@@ -205,10 +206,13 @@ def _describe(
             name: worldmodel.scores_by(trajectories, key)
             for name, key in worldmodel.BREAKDOWNS.items()
         },
-        "puzzles": {
-            puzzle: [each.successes, each.num]
-            for puzzle, each in success.tries_by_puzzle(trajectories).items()
-        },
+        "by_difficulty": success.scores_by_difficulty(
+            tries,
+            {puzzle: (each.chance, each.ceiling) for puzzle, each in of_puzzle.items()},
+            pass_k={1, *config.evaluation.pass_k},
+            bootstrap=_bootstrap(config),
+        ),
+        "puzzles": {puzzle: [each.successes, each.num] for puzzle, each in tries.items()},
         "sample": transcripts.sample(trajectories),
     }
 

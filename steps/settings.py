@@ -175,14 +175,18 @@ def floor_and_ceiling(config: Config, seeds: Sequence[int]) -> dict[str, float |
     The keys are those of `solvers.floor_and_ceiling`: a floor that isn't exact has an interval, a
     ceiling that isn't known is None.
     """
-    return solvers.floor_and_ceiling(
-        config.env.id,
-        max_actions=config.env.max_actions,
-        seeds=seeds,
-        max_turns=config.env.max_turns,
-        max_actions_per_turn=config.env.max_actions_per_turn,
+    return solvers.summary(bounds_of_puzzles(config, seeds))
+
+
+def bounds_of_puzzles(config: Config, seeds: Sequence[int]) -> list[solvers.PuzzleBounds]:
+    """The same of each puzzle."""
+    env = config.env
+    return solvers.bounds_of_puzzles(
+        env.id,
+        solvers.Budget(env.max_actions, env.max_turns, env.max_actions_per_turn),
+        seeds,
         cache=bounds_cache.cache_directory(),
-        **config.env.kwargs,
+        **env.kwargs,
     )
 
 

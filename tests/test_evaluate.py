@@ -325,9 +325,25 @@ def test_turns_are_told_apart_by_action_and_effect(slippery):
     assert sum(each["turns"] for each in final["by_action"].values()) == turns
 
 
+def test_quarters_of_the_puzzles_have_floors_and_ceilings_of_their_own(slippery):
+    models = slippery[0]["models"]
+    for name, bound in (("after_sft", "floor"), ("final", "ceiling")):  # random and optimal play
+        quarters = models[name]["by_difficulty"]
+        assert [each["puzzles"] for each in quarters.values()] == [24] * 4
+        floors = [each["floor"] for each in quarters.values()]
+        assert floors == sorted(floors) and floors[0] < floors[3] / 2
+        whole = models[name]["scores"]
+        assert sum(floors) / 4 == pytest.approx(whole["floor"])
+        assert sum(each["pass@1"] for each in quarters.values()) / 4 == pytest.approx(
+            whole["pass@1"]
+        )
+        for each in quarters.values():
+            assert each["pass@1_low"] - 0.1 < each[bound] < each["pass@1_high"] + 0.1
+
+
 def test_bounds_with_intervals_of_their_own_are_passed_on(tmp_path, monkeypatch):
     bounds = {"floor": 0.2, "floor_low": 0.1, "floor_high": 0.3, "ceiling": 0.7, "ceiling_note": 1}
-    monkeypatch.setattr(evaluation.from_config, "floor_and_ceiling", lambda *args: bounds)
+    monkeypatch.setattr(evaluation.solvers, "summary", lambda puzzles: bounds)
     summary = run(make_config(puzzles=4), tmp_path, final="random")["summary"]
     assert bounds.items() <= summary.items()
     assert summary["attainable"] == pytest.approx((summary["pass@1"] - 0.2) / 0.5)

@@ -20,6 +20,10 @@ from steps.agent.records import StopReason, Trajectory
 
 Floats = NDArray[np.float64]
 
+QUARTERS = ("hardest", "harder", "easier", "easiest")
+"""Of the puzzles, by how often random play solves them."""
+MIN_PUZZLES = 16
+"""Fewest that are told apart so."""
 _MAX_DRAWS = 1 << 22
 """Resampled values held at once: 32 MB, however many puzzles there are."""
 
@@ -104,6 +108,39 @@ def pass_scores(
         scores[f"pass@{k}"] = sum(values) / len(values) if values else None
         scores[f"pass@{k}_low"], scores[f"pass@{k}_high"] = low, high
     return scores
+
+
+def scores_by_difficulty(
+    tries: Mapping[str, Tries],
+    bounds: Mapping[str, tuple[float | None, float | None]],
+    *,
+    pass_k: Iterable[int] = (1,),
+    bootstrap: Bootstrap | None = None,
+) -> dict[str, dict[str, float | None]]:
+    """`pass_scores` of each quarter of the puzzles, the hardest first; with `puzzles`, and with
+    `floor` and `ceiling`, the means of `bounds`: how often random and optimal play solve a puzzle.
+
+    The hardest are those that random play solves least often. Empty where that isn't known of each
+    puzzle, or where there are fewer than `MIN_PUZZLES`.
+    """
+    pass_k = list(pass_k)
+    known = {puzzle: bounds[puzzle][0] for puzzle in tries}
+    floors = {puzzle: floor for puzzle, floor in known.items() if floor is not None}
+    if len(floors) < max(len(tries), MIN_PUZZLES):
+        return {}
+    found: dict[str, dict[str, float | None]] = {}
+    ordered = sorted(floors, key=lambda puzzle: floors[puzzle])
+    for number, name in enumerate(QUARTERS):
+        part = ordered[number * len(ordered) // 4 : (number + 1) * len(ordered) // 4]
+        tops = [top for puzzle in part if (top := bounds[puzzle][1]) is not None]
+        found[name] = {
+            "puzzles": len(part),
+            "floor": math.fsum(floors[puzzle] for puzzle in part) / len(part),
+            "ceiling": math.fsum(tops) / len(part) if len(tops) == len(part) else None,
+        } | pass_scores(
+            {puzzle: tries[puzzle] for puzzle in part}, pass_k=pass_k, bootstrap=bootstrap
+        )
+    return found
 
 
 def attainable(

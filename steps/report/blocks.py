@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from steps.report import figures
 from steps.report.curves import last_probe, lines, lines_below, pass_over_training, picture
+from steps.report.difficulty import by_difficulty
 from steps.report.episodes import episode_blocks, episode_text, fenced
 from steps.report.records import Block, Image, Markdown, Table
 from steps.report.series import Series
@@ -249,6 +250,7 @@ def evaluate_blocks(result: Result) -> list[Block]:
     blocks: list[Block] = [Markdown(text=f"## Evaluation\n\n{headline(summary)}")]
     blocks += _between_bounds(summary, title="Pass@1")
     blocks += [_score_table(by_model, BOUNDS, has_pass=True), *_gains(result.get("gains"))]
+    blocks += by_difficulty({model_name(name): each for name, each in models.items()})
     if any(scores.get("format_rate") is not None for scores in by_model.values()):
         blocks.append(Markdown(text=f"### World model\n\n{WORLD_MODEL_WORDS}"))
         blocks.append(_score_table(by_model, WORLD_MODEL))

@@ -14,6 +14,7 @@ from steps.agent.success import (
     paired_gain,
     pass_at_k,
     pass_scores,
+    scores_by_difficulty,
     success_scores,
     tries_by_puzzle,
 )
@@ -146,6 +147,30 @@ def test_tries_keep_the_order_of_the_puzzles():
         "a": Tries(num=1, successes=0),
     }
     assert list(tries_by_puzzle(episodes)) == ["b", "a"]
+
+
+def test_quarters_begin_with_the_puzzles_that_luck_solves_least():
+    """By hand: sixteen puzzles, of which those with an even number are solved, two tries each."""
+    tries = {str(n): Tries(num=2, successes=2 * (n % 2 == 0)) for n in range(16)}
+    bounds = {str(n): (n / 16, 1.0 if n < 15 else None) for n in range(16)}
+    found = scores_by_difficulty(tries, dict(reversed(bounds.items())), pass_k=[1, 2])
+    assert list(found) == ["hardest", "harder", "easier", "easiest"]
+    hardest, easiest = found["hardest"], found["easiest"]
+    assert (hardest["puzzles"], hardest["floor"], hardest["ceiling"]) == (4, 1.5 / 16, 1.0)
+    assert (easiest["floor"], easiest["ceiling"]) == (13.5 / 16, None)
+    assert [each["pass@1"] for each in found.values()] == [0.5] * 4
+    tries["0"] = Tries(num=2, successes=1)
+    hardest = scores_by_difficulty(tries, bounds, pass_k=[1, 2])["hardest"]
+    assert (hardest["pass@1"], hardest["pass@2"]) == (0.375, 0.5)
+
+
+def test_quarters_want_sixteen_puzzles_with_a_known_chance():
+    tries = {str(n): Tries(num=1, successes=1) for n in range(16)}
+    known = dict.fromkeys(tries, (0.5, None))
+    assert scores_by_difficulty(tries, known)
+    assert scores_by_difficulty(tries, known | {"3": (None, 1.0)}) == {}
+    del tries["3"]
+    assert scores_by_difficulty(tries, known) == {}
 
 
 def test_the_share_of_the_attainable_runs_from_random_to_optimal_play():

@@ -17,7 +17,13 @@ import envs
 from envs import bounds_cache, solvers, tabular
 from envs.base import GRID_COORDS, TextEnv, TextSpace
 from envs.frozenlake import ACTIONS, FrozenLake
-from envs.solvers import floor_and_ceiling, wilson_interval
+from envs.solvers import (
+    Budget,
+    PuzzleBounds,
+    bounds_of_puzzles,
+    floor_and_ceiling,
+    wilson_interval,
+)
 from envs.tabular import TabularWorld, best_success, random_success
 
 Cell = tuple[int, int]
@@ -549,11 +555,12 @@ def test_changed_source_text_is_computed_anew(tmp_path: Path) -> None:
         b"[]",
         b"null",
         b'{"floor": 0.5}',
-        b'{"floor": "a", "floor_low": 0, "floor_high": 0, "floor_exact": true, "ceiling": 1,'
-        b' "ceiling_exact": true}',
+        b"[[0.5, 1.0]]",
+        b'[["a", 1.0, 0, 0]]',
+        b"[[0.5, 1.0, 0, 0], [0.5, 1.0, 0, 0]]",
         b"[" * 100_000,
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_a_broken_file_is_computed_anew_and_mended(tmp_path: Path, broken: bytes) -> None:
     whole = floor_and_ceiling("frozenlake", 10, [0], cache=tmp_path)
@@ -622,3 +629,23 @@ def test_command_line_refuses_an_unknown_id(capsys: pytest.CaptureFixture[str]) 
         solvers.main(["frozenlak"])
     assert error.value.code == 2
     assert "did you mean 'frozenlake'?" in capsys.readouterr().err
+
+
+def test_each_puzzle_has_bounds_of_its_own_which_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = counting(monkeypatch)
+    budget = Budget(10)
+    found = bounds_of_puzzles("frozenlake", budget, range(5), cache=tmp_path)
+    assert [each.chance for each in found] == [
+        floor_and_ceiling("frozenlake", 10, [seed])["floor"] for seed in range(5)
+    ]
+    assert computed == [0, 1, 2, 3, 4] * 2
+    assert bounds_of_puzzles("frozenlake", budget, range(5), cache=tmp_path) == found
+    assert len(computed) == 10
+
+
+def test_the_chance_of_a_played_puzzle_is_its_wins() -> None:
+    assert PuzzleBounds(None, 1.0, wins=3, episodes=4).chance == 0.75
+    assert PuzzleBounds(0.0, 1.0, wins=3, episodes=4).chance == 0.0
+    assert PuzzleBounds(None, 1.0).chance is None

@@ -183,6 +183,26 @@ def test_evaluation_card_has_every_model_between_the_bounds_and_readable_episode
     assert sum(isinstance(block, Image) for block in found) == 2
 
 
+def test_success_is_shown_by_quarters_of_the_puzzles():
+    def quarters(rate):
+        scores = {"puzzles": 32, "floor": 0.01, "ceiling": None, "pass@1": rate, "pass@8": 0.9}
+        scores |= {"pass@1_low": 0.1, "pass@1_high": 0.2, "pass@2": 0.3}
+        return {"by_difficulty": {"hardest": scores, "easiest": scores | {"floor": 0.6}}}
+
+    models = {"after_sft": quarters(0.15), "final": quarters(0.75)}
+    found = blocks.evaluate_blocks({"summary": SUMMARY, "models": models})
+    (table,) = (each for each in found if isinstance(each, Table) and "random play" in each.headers)
+    assert table.headers[4:] == (
+        *("Pass@1 after SFT", "Pass@8 after SFT"),
+        *("Pass@1 after PPO", "Pass@8 after PPO"),
+    )
+    hardest = ("hardest", "32", "0.010", "–", "0.150 [0.10, 0.20]", "0.900")
+    assert table.rows[0] == (*hardest, "0.750 [0.10, 0.20]", "0.900")
+    assert table.rows[1][2] == "0.600"
+    plain = blocks.evaluate_blocks({"summary": SUMMARY, "models": {"final": {"by_difficulty": {}}}})
+    assert "by difficulty" not in everything(plain)
+
+
 def test_summary_alone_makes_an_evaluation_card():
     assert "0.742" in everything(blocks.evaluate_blocks(SUMMARY))
 
