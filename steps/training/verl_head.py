@@ -92,7 +92,7 @@ def outputs(
     `logits` `[1, places, vocabulary]`; `told` is what verl's `prepare_model_inputs` said of them.
     """
     ids = micro_batch["input_ids"]
-    logits = logits[0]
+    logits = logits.squeeze(0)  # an index would copy the gradient
     if not told["temperature_is_one"]:
         temperatures = told["temperature"].clamp(min=1e-8).to(logits.dtype)
         logits = logits / temperatures[places.rows, None]
