@@ -202,7 +202,7 @@ class VLLMPolicy:
     def _params(self, asked: Asked, max_tokens: int, grammar: str) -> Any:
         """vLLM's `SamplingParams`; the ends of a turn are ours, never a generation config's."""
         sampling = asked.sampling
-        is_whole = not grammar and (sampling.top_p == 1 or sampling.temperature == 0)
+        tells = self.logprobs and not grammar and (sampling.top_p == 1 or sampling.temperature == 0)
         structured = self._library.StructuredOutputsParams(grammar=grammar) if grammar else None
         return self._library.SamplingParams(
             temperature=sampling.temperature,
@@ -211,7 +211,7 @@ class VLLMPolicy:
             max_tokens=max_tokens,
             stop_token_ids=self.stop_ids,
             ignore_eos=not grammar,
-            logprobs=0 if self.logprobs and is_whole else None,
+            logprobs=0 if tells else None,
             flat_logprobs=True,
             detokenize=False,
             output_kind=self._library.RequestOutputKind.FINAL_ONLY,
@@ -257,12 +257,7 @@ class VLLMPolicy:
             self._go_on(asked, asked.answer.rest(drawn, is_whole=is_whole))
 
     def _finish(
-        self,
-        asked: Asked,
-        tokens: list[int],
-        logprobs: tuple[float, ...] | None,
-        *,
-        is_whole: bool,
+        self, asked: Asked, tokens: list[int], logprobs: tuple[float, ...] | None, *, is_whole: bool
     ) -> None:
         """`is_whole` says that the last token ends the answer; it is no part of the text."""
         (text,) = decode_rows(self.tokenizer, [tuple(tokens[:-1] if is_whole else tokens)])
