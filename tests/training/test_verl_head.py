@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
+from benchmarks.update import nested
 from steps.training import verl_head
 from tests.training.llamas import untrained_llama
 
@@ -50,12 +51,6 @@ class Cut(Whole):
 
 
 verl_head.mend(Cut)
-
-
-def nested(rows: list[Any]) -> torch.Tensor:
-    return torch.nested.as_nested_tensor(
-        [torch.as_tensor(row) for row in rows], layout=torch.jagged
-    )
 
 
 def batch_of(mask: list[Any] | None, temperature: float = 1.0, **told: Any) -> Any:

@@ -29,6 +29,7 @@ from verl.workers.config import FSDPActorConfig, FSDPCriticConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.losses import value_loss as verl_value_loss
 
+from benchmarks.update import nested
 from conf.schema import Config
 from steps.agent.records import Trajectory
 from steps.agent.rollout import Episode, EpisodeSpec
@@ -105,12 +106,6 @@ def play(learner: Learner, *, num_groups: int, max_tokens: int = 8) -> list[Traj
 
     learner.actor.eval()
     return [one(group, member) for group in range(num_groups) for member in range(2)]
-
-
-def nested(rows: list[Any]) -> torch.Tensor:
-    return torch.nested.as_nested_tensor(
-        [torch.as_tensor(row) for row in rows], layout=torch.jagged
-    )
 
 
 def padded(rows: list[Any]) -> torch.Tensor:
