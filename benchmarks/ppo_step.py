@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs=2, default=(65, 175))
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--tensor-parallel", type=int, default=1)
-    parser.add_argument("--max-tokens", type=int, default=8192, help="of a micro-batch")
+    parser.add_argument("--max-tokens", type=int, default=16384, help="of a micro-batch")
     parser.add_argument("--memory-share", type=float, default=0.4, help="of vLLM")
     parser.add_argument("--override", action="append", default=[], help="of verl, verbatim")
     parser.add_argument("--out", type=Path, help="write all numbers to this JSON file")

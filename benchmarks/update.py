@@ -1,14 +1,15 @@
 """The trainer's half of a PPO step by verl at the paper's shape: one process, no Ray, no vLLM.
 
-    python -m benchmarks.update                          # one GPU of 80 GB, two minutes
+    python -m benchmarks.update                          # one GPU of 80 GB, a minute
     python -m benchmarks.update --max-tokens 24576 --profile 20
+    python -m benchmarks.update --all-logits             # verl's own, without `verl_head`
     python -m benchmarks.update --segments false         # PyTorch's allocator as it is by default
 
 verl's own workers, engines and losses with the settings of `benchmarks.ppo_step`: 64 sequences with
 a prompt of 420 tokens and five answers of 65 to 175, 110 tokens of the game between; ids are made
 up. Before each step the memory that PyTorch keeps is given back, as verl does when weights go to
-vLLM (`--keep-memory` doesn't). `--profile N` prints the N operations of the actor's update that
-took longest, on the host and on the card.
+vLLM (`--keep-memory` doesn't). `--profile N` prints the N operations of each update that took
+longest, on the host and on the card.
 """
 
 from __future__ import annotations
@@ -200,6 +201,10 @@ def run(options: argparse.Namespace) -> None:
             prepare(settings, model_dir=str(model_dir), work=Path(directory)).read_text()
         )
         verl_hooks.install()
+        if options.all_logits:
+            from steps.training import verl_head
+
+            verl_head.is_cut = lambda micro_batch: False
         if options.device == "cuda":
             from verl.utils.device import set_expandable_segments
 
@@ -220,8 +225,9 @@ def run(options: argparse.Namespace) -> None:
                 f"{statistics['num_alloc_retries']} retries, "
                 f"{statistics['num_device_alloc']} calls for memory"
             )
-        if options.profile:
-            profile(parts["actor"], options)
+        for name in ("critic", "actor") if options.profile else ():
+            print(f"\nthe {name}'s update:")
+            profile(parts[name], options)
 
 
 def timed(part: Callable[[], Any], device: str) -> float:
@@ -258,11 +264,14 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--steps", type=int, default=4, help="the first warms up")
     parser.add_argument("--lengths", type=int, nargs=2, default=(65, 175))
-    parser.add_argument("--max-tokens", type=int, default=8192, help="of a micro-batch")
+    parser.add_argument("--max-tokens", type=int, default=16384, help="of a micro-batch")
     parser.add_argument(
         "--segments", choices=["true", "false"], default="true", help="expandable ones, as verl's"
     )
     parser.add_argument("--keep-memory", action="store_true")
+    parser.add_argument(
+        "--all-logits", action="store_true", help="verl's own, of all tokens (without verl_head)"
+    )
     parser.add_argument("--profile", type=int, default=0, help="rows of its tables")
     parser.add_argument("--override", action="append", default=[], help="of verl, verbatim")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

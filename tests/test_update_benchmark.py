@@ -28,7 +28,7 @@ update.main()
 """
 
 
-def test_each_part_of_a_step_is_timed_and_the_update_profiled() -> None:
+def test_each_part_of_a_step_is_timed_and_both_updates_profiled() -> None:
     overrides = [f"--override={name}=fsdp2" for name in FSDP2] + ["--override=trainer.device=cpu"]
     small = ["--device=cpu", "--shape=tiny", "--sequences=8", "--lengths", "3", "9", "--steps=2"]
     ran = subprocess.run(
@@ -43,4 +43,6 @@ def test_each_part_of_a_step_is_timed_and_the_update_profiled() -> None:
         r"step (\d): old log-probs [\d.]+  values [\d.]+  critic [\d.]+  actor [\d.]+", ran.stdout
     )
     assert steps == ["1", "2"]
-    assert "Self CPU time total" in ran.stdout and "aten::" in ran.stdout
+    critic, actor = ran.stdout.split("the critic's update:")[1].split("the actor's update:")
+    for table in (critic, actor):
+        assert "Self CPU time total" in table and "aten::" in table

@@ -38,6 +38,13 @@ def test_auto_takes_verl_for_a_large_model_where_it_can_run(found: Facts, chosen
     assert choose_backend(config(), "sft", found) == chosen
 
 
+def test_auto_leaves_ppo_to_verl_for_larger_models_than_finetuning() -> None:
+    found = replace(LARGE, parameters=135_000_000)
+    assert choose_backend(config(), "sft", found) == "verl"
+    assert choose_backend(config(), "ppo", found) == "local"
+    assert choose_backend(config(), "ppo", replace(found, parameters=200_000_000)) == "verl"
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"sft": SFTSection(optimizer="muon")}, {"device": "cpu"}, {"model": ModelSection()}],
