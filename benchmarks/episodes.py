@@ -125,7 +125,7 @@ def play(config: Config, specs: list[EpisodeSpec], policy: TimedPolicy) -> tuple
             env_id=config.env.id,
             make_env=env_factory(config),
             policy=policy,
-            settings=rollout_settings(config, penalties=True),
+            settings=rollout_settings(config, for_ppo=True),
         )
     return clock, sum(len(each.turns) for each in played)
 

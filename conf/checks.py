@@ -57,7 +57,7 @@ AT_LEAST_ONE = {
     "generation": "max_batch tensor_parallel_size",
     "selfplay": "rounds env_groups group_size batches",
     "sft": "batch_size max_length",
-    "ppo": "env_groups group_size ppo_epochs minibatch_size probe_samples",
+    "ppo": "env_groups group_size budget_factor ppo_epochs minibatch_size probe_samples",
     "verl": "n_gpus_per_node nnodes sequence_parallel_size tensor_parallel_size max_tokens_per_gpu"
     " micro_batch_size_per_gpu agent_workers",
     "evaluation": "puzzles samples bootstrap",

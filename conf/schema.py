@@ -219,6 +219,10 @@ class PPOSection:
     """Stop after this many seconds of training; 0 is no limit."""
     env_groups: int = 32
     group_size: int = 8
+    budget_factor: float = 1.0
+    """Turns and actions of the episodes that are learned from, times those of `env` (rounded up),
+    which probes and evaluation keep; 1 or more. With more room play wins where it still makes
+    detours, and learns to do without them by the discount (docs/results.md)."""
     advantage: str = "turn"
     """turn (GAE over turns) | token (GAE over tokens) | bi_level (over turns, then over the tokens
     inside each) | grpo (returns normalised within each group; no critic)"""

@@ -8,6 +8,7 @@ the same prompt. Words and ranges are checked where the configuration is compose
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -84,29 +85,37 @@ def rollout_settings(
     *,
     splice: bool = False,
     selfplay: bool = False,
-    penalties: bool = False,
+    for_ppo: bool = False,
     temperature: float | None = None,
 ) -> RolloutSettings:
-    """How episodes are played. Only PPO counts penalties, only self-play splices the truth.
+    """How episodes are played; `for_ppo`: those that PPO learns from, its probes not among them.
 
-    PPO's own play isn't stored, and without predictions nothing in it asks what could have come.
+    These alone count penalties and have the longer budget of `ppo.budget_factor`; they aren't
+    stored, and without predictions nothing in them asks what could have come. Only self-play
+    splices the truth.
     """
+    env = config.env
+
+    def budget(number: int) -> int:
+        factor = config.ppo.budget_factor if for_ppo else 1.0
+        return math.ceil(round(factor * number, 6))  # 1.1 * 10 is a little more than 11
+
     return RolloutSettings(
         prompt=prompt_settings(config, selfplay=selfplay),
         sampling=sampling_settings(config, temperature=temperature),
-        max_turns=config.env.max_turns,
-        max_actions_per_turn=config.env.max_actions_per_turn,
-        max_actions=config.env.max_actions,
-        separator=config.env.action_separator,
+        max_turns=budget(env.max_turns),
+        max_actions_per_turn=env.max_actions_per_turn,
+        max_actions=budget(env.max_actions),
+        separator=env.action_separator,
         lenient=config.prompt.lenient,
         splice=splice,
         splice_likeliest=one_of(
             "selfplay.prediction", config.selfplay.prediction, ("sampled", "likeliest")
         )
         == "likeliest",
-        foresight=not penalties,
-        format_penalty=config.ppo.format_penalty if penalties else 0.0,
-        ineffective_penalty=config.ppo.ineffective_penalty if penalties else 0.0,
+        foresight=not for_ppo,
+        format_penalty=config.ppo.format_penalty if for_ppo else 0.0,
+        ineffective_penalty=config.ppo.ineffective_penalty if for_ppo else 0.0,
     )
 
 

@@ -42,10 +42,29 @@ def test_only_ppo_counts_penalties_and_only_self_play_splices() -> None:
     config.ppo.ineffective_penalty = -0.05
     plain = settings.rollout_settings(config)
     assert (plain.format_penalty, plain.ineffective_penalty, plain.splice) == (0.0, 0.0, False)
-    training = settings.rollout_settings(config, penalties=True)
+    training = settings.rollout_settings(config, for_ppo=True)
     assert (training.format_penalty, training.ineffective_penalty) == (-0.25, -0.05)
     assert settings.rollout_settings(config, splice=True).splice
     assert plain.foresight and not training.foresight
+
+
+@pytest.mark.parametrize(
+    ("factor", "turns", "actions"), [(1.0, 10, 30), (1.1, 11, 33), (1.25, 13, 38), (1.5, 15, 45)]
+)
+def test_only_what_ppo_learns_from_has_the_longer_budget(
+    factor: float, turns: int, actions: int
+) -> None:
+    config = Config()
+    config.env.max_turns, config.env.max_actions, config.env.max_actions_per_turn = 10, 30, 3
+    config.ppo.budget_factor = factor
+    learned = settings.rollout_settings(config, for_ppo=True)
+    assert (learned.max_turns, learned.max_actions) == (turns, actions)
+    assert learned.max_actions_per_turn == 3
+    for other in (
+        settings.rollout_settings(config),
+        settings.rollout_settings(config, splice=True, selfplay=True),
+    ):
+        assert (other.max_turns, other.max_actions) == (10, 30)
 
 
 def test_training_puzzles_of_each_seed_begin_elsewhere() -> None:

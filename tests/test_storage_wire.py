@@ -16,7 +16,7 @@ def test_what_arrives_is_what_was_sent() -> None:
         env_id=config.env.id,
         make_env=env_factory(config),
         policy=RandomPolicy(separator="||"),
-        settings=rollout_settings(config, penalties=True),
+        settings=rollout_settings(config, for_ppo=True),
     )
     assert any(turn.possible_next for turn in played[0].turns)
     assert from_bytes(to_bytes(played)) == played

@@ -184,7 +184,7 @@ def _play(
         env_id=config.env.id,
         make_env=make_env,
         policy=policy,
-        settings=rollout_settings(config, penalties=True),
+        settings=rollout_settings(config, for_ppo=True),
     )
 
 

@@ -83,7 +83,7 @@ def loop_settings(run_file: str) -> LoopSettings:
     return LoopSettings(
         config=config,
         make_env=env_factory(config),
-        train=rollout_settings(config, penalties=True),
+        train=rollout_settings(config, for_ppo=True),
         probe=rollout_settings(config),
         answer_lengths=run["answer_lengths"],
     )

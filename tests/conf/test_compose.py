@@ -134,6 +134,7 @@ def test_overrides_are_read_in_hydras_syntax(
         ({"overrides": ["sampling.max_new_tokens=256"]}, ["no room for a prompt"]),
         ({"overrides": ["sampling.temperature=0"]}, ["PPO", "above 0"]),
         ({"overrides": ["ppo.group_size=1"]}, ["a group of one", "ppo.filter_ratio=1"]),
+        ({"overrides": ["ppo.budget_factor=0.5"]}, ["give at least 1"]),
         ({"overrides": ["ppo.critic_warmup=2", "ppo.use_critic=false"]}, ["ppo.critic_warmup=0"]),
         (
             {"experiment": "spa_no_coords", "overrides": ["prompt.random_coords=true"]},

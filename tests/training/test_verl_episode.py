@@ -57,7 +57,7 @@ class ScriptedServer:
 def play(
     server: ScriptedServer, config: Config = CONFIG, lengths: tuple[int, int] | None = None
 ) -> Any:
-    settings = rollout_settings(config, penalties=True)
+    settings = rollout_settings(config, for_ppo=True)
     player = Player(
         tokenizer=server.tokenizer,
         generate=server,
@@ -178,7 +178,7 @@ def test_an_episode_is_the_one_that_the_common_loop_plays() -> None:
         env_id=CONFIG.env.id,
         make_env=env_factory(CONFIG),
         policy=Repeating(),
-        settings=rollout_settings(CONFIG, penalties=True),
+        settings=rollout_settings(CONFIG, for_ppo=True),
     )
     trajectory = play(server_of(RIGHT, RIGHT, RIGHT))
     assert trajectory.trajectory_id == other.trajectory_id

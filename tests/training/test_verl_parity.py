@@ -76,7 +76,7 @@ def played(learner: Learner) -> list[Trajectory]:
 def play(learner: Learner, *, num_groups: int, max_tokens: int = 8) -> list[Trajectory]:
     """Episodes that go on from the sampled ids, whatever they spell: each is one sequence."""
     config, rng = learner.config, torch.Generator().manual_seed(0)
-    settings = rollout_settings(config, penalties=True)
+    settings = rollout_settings(config, for_ppo=True)
     limit, make_env = max_tokens, env_factory(config)
 
     @torch.no_grad()
