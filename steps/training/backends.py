@@ -106,8 +106,6 @@ def _verl_lacks(config: Config, stage: str) -> str:
             "the model built from scratch is a GPT-2, which it can't train; set "
             f"model.architecture=llama, give --model another model, or set {stage}.backend=local."
         )
-    if stage == "sft" and section.keep == "best":
-        return "it leaves the last model alone; set sft.keep=last, or sft.backend=local."
     if section.optimizer != "adamw":
         return (
             f"{stage}.optimizer is {section.optimizer}, which it doesn't have; set "

@@ -1,6 +1,6 @@
 """Kills the real flow at random moments and looks whether anything is lost.
 
-    python -m tests.chaos.harness --chains 10 --seed 0 --report docs/reliability.md
+    python -m tests.chaos.harness --chains 10 --seed 0 --report FILE
 
 A *chain* is one flow with the smoke profile in a directory of its own, killed once in each of its
 five stages (SIGKILL to every process, at a moment drawn from the stage's usual length, or as it

@@ -38,6 +38,11 @@ def test_auto_takes_verl_for_a_large_model_where_it_can_run(found: Facts, chosen
     assert choose_backend(config(), "sft", found) == chosen
 
 
+def test_verl_may_keep_the_best_step() -> None:
+    settings = config(sft=SFTSection(keep="best", eval_every=50))
+    assert choose_backend(settings, "sft", LARGE) == "verl"
+
+
 def test_auto_leaves_ppo_to_verl_for_larger_models_than_finetuning() -> None:
     found = replace(LARGE, parameters=135_000_000)
     assert choose_backend(config(), "sft", found) == "verl"
