@@ -63,7 +63,12 @@ def ppo_train(
             f"PPO on {config.env.id} did {result['steps']} steps of {planned}: its checkpoint "
             "can't be of this run; start again with --cache refresh."
         )
-    return {"backend": backend, "fingerprint": fingerprint, **probe_bounds(config), **result}
+    facts = {
+        "backend": backend,
+        "fingerprint": fingerprint,
+        "budget_factor": config.ppo.budget_factor,
+    }
+    return {**facts, **probe_bounds(config), **result}
 
 
 def check(config: Config) -> None:

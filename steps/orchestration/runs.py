@@ -245,7 +245,8 @@ def _stages(config: conf.Config, start: Mapping[str, Any]) -> list[str]:
         f"states: {selfplay.states}",
         "SFT": f"{length} of batch {sft.batch_size}, lr {sft.lr:g}, target: {sft.target}",
         "PPO": f"{ppo.total_steps} steps of {ppo.env_groups * ppo.group_size} episodes, "
-        f"lr {ppo.lr:g}, KL {ppo.kl_coef:g}",
+        f"lr {ppo.lr:g}, KL {ppo.kl_coef:g}"
+        + (f", {ppo.budget_factor:g} times the actions" if ppo.budget_factor != 1 else ""),
         "evaluation": f"{test.puzzles} {test.split} puzzles x {test.samples} episodes",
     }
     if start:

@@ -233,6 +233,9 @@ def _success(curve: Sequence[Result], result: Result) -> list[Block]:
         is_exact = result.get("floor_exact", True)
         known = "computed exactly" if is_exact else "random play by simulation"
         caption = f"Dashed: random and optimal play on the validation puzzles, {known}."
+    factor = result.get("budget_factor", 1.0)
+    if factor != 1:
+        caption += f" Training puzzles are played with {factor:g} times the actions."
     return picture(
         lines(curve, SUCCESS),
         "Success, share of episodes",

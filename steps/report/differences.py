@@ -32,6 +32,7 @@ SETTINGS = {
     "selfplay.prediction": "predicted state taught",
     "ppo.total_steps": "PPO steps",
     "ppo.filter_ratio": "share of groups trained on",
+    "ppo.budget_factor": "PPO's actions an episode, times",
     "ppo.advantage": "advantage",
     "ppo.gamma": "gamma",
     "ppo.reward_at": "reward at",

@@ -272,6 +272,13 @@ def test_training_cards_draw_the_metrics_that_are_there_between_the_bounds(monke
     ]
 
 
+@pytest.mark.parametrize(("facts", "told"), [({"budget_factor": 1.5}, True), ({}, False)])
+def test_the_success_chart_tells_of_a_longer_budget_in_training(facts, told):
+    curve = [{"step": step, "rollout/success": 0.2} for step in (1, 2)]
+    text = everything(blocks.ppo_blocks({"curve": curve, "floor": 0.2, "ceiling": 0.9, **facts}))
+    assert ("played with 1.5 times the actions" in text) is told
+
+
 def test_finetuning_card_draws_losses_by_part_and_lists_the_probe(monkeypatch):
     first = {"step": 1, "sft/loss": 2.0, "sft/validation_loss": 2.1, "sft/validation_loss_tag": 0.5}
     probe = {"probe/format_rate": 0.99, "probe/success": 0.2}
