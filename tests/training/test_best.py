@@ -14,10 +14,8 @@ import pytest
 from conf import checks
 from conf.errors import ConfigError
 from conf.schema import Config
-from steps.errors import ConfigError as SettingsError
 from steps.policies.hf import load_model
 from steps.training import probe
-from steps.training.backends import check_backend
 from steps.training.best import ppo_best, sft_best
 from steps.training.checkpoints import DirectoryCheckpoints, outdated
 from steps.training.keeping import Keeping
@@ -240,11 +238,3 @@ def test_a_best_that_cannot_be_found_is_refused(changes: dict[str, Any], said: s
         setattr(getattr(config, section), name, value)
     with pytest.raises(ConfigError, match=said):
         checks.check(config)
-
-
-def test_finetuning_by_verl_knows_no_best() -> None:
-    config = toy_config()
-    config.device, config.model.path, config.sft.optimizer = "cuda", "owner/name", "adamw"
-    config.sft.backend, config.sft.keep, config.sft.eval_every = "verl", "best", 5
-    with pytest.raises(SettingsError, match=r"sft\.keep=last"):
-        check_backend(config, "sft")
