@@ -32,7 +32,8 @@ from steps.training.checkpoints import CheckpointStore
 from steps.training.lora import merge_adapters
 from steps.training.machine import Machine, read_machine
 from steps.training.model_size import size_of
-from steps.training.verl_checkpoints import NOTE, Note, restore, step_directory
+from steps.training.schedules import lr_scale
+from steps.training.verl_checkpoints import NOTE, Note, remove_before, restore, step_directory
 from steps.training.verl_common import environment, kernels
 from steps.training.verl_driver import PHASES
 from steps.training.verl_launch import failure, follow_jsonl, launch
@@ -82,6 +83,8 @@ class VerlRun:
         self.steps = step
         self.seconds += verl_metrics.training_seconds(metrics)
         metrics["ppo/seconds"] = self.seconds
+        if "actor/loss" in metrics:
+            metrics["actor/lr"] = self._actor_lr(step)
         self.curve.append({"step": step, **metrics})
         if self.tracker is not None:
             self.tracker.log(metrics, step)
@@ -89,8 +92,22 @@ class VerlRun:
         if every and step % every == 0:
             self._keep(step)
 
+    def _actor_lr(self, step: int) -> float:
+        """Of a step's updates; what verl tells is the next step's."""
+        ppo = self.config.ppo
+        return ppo.lr * lr_scale(
+            step - 1 - ppo.critic_warmup,
+            total_steps=ppo.total_steps,
+            warmup_steps=ppo.warmup_steps,
+            schedule=ppo.lr_schedule,
+            min_ratio=ppo.min_lr_ratio,
+        )
+
     def _keep(self, step: int) -> None:
-        """Hand verl's checkpoint to the store, with the model's weights where they may count."""
+        """Hand verl's checkpoint to the store, with the model's weights where they may count.
+
+        Those before it are removed here; this one stays until the next.
+        """
         found = step_directory(self.directory, step)
         if self.checkpoints is None or not found.is_dir():
             return
@@ -100,6 +117,7 @@ class VerlRun:
         note = Note(num_gpus=self.num_gpus, seconds=self.seconds, curve=self.curve)
         storage.atomic_write_json(found / NOTE, asdict(note))
         self.checkpoints.save(found, step=step, fingerprint=self.fingerprint, best=self.best)
+        remove_before(self.directory, step)
 
 
 def train_ppo_verl(
@@ -235,7 +253,7 @@ def _check(config: Config, model_dir: Path, machine: Machine) -> None:
 def _directory_of(run: VerlRun, step: int) -> Path:
     """The checkpoint of a step: verl's own where it lies here, else the store's."""
     here = step_directory(run.directory, step)
-    if here.is_dir():
+    if any((here / MODEL).glob("*.safetensors")):
         return here
     stored = run.checkpoints.at(step, run.fingerprint) if run.checkpoints is not None else None
     if stored is None:

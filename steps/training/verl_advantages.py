@@ -74,13 +74,15 @@ def _estimator(level: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
         values: torch.Tensor | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`index` is the group of each row; `config` is verl's section `algorithm`."""
+        """`index` is the group of each row; `config` is verl's section `algorithm`.
+
+        Without a critic all values are 0, as in the local backend.
+        """
         if level == "grpo":
             return group_advantages(token_level_rewards, response_mask, index, places)
-        assert values is not None, f"{level} needs a critic"
         return episode_advantages(
             token_level_rewards,
-            values,
+            torch.zeros_like(token_level_rewards) if values is None else values,
             response_mask,
             places,
             level=level,

@@ -99,20 +99,34 @@ class Keeper:
     def __call__(self, step: int) -> None:
         """Keep the checkpoint of `step`, where it is new, and remove it and those before it here.
 
-        Its metrics must have been seen: `newest_step`, then the metrics, then this.
+        Where the best one was finished while another was carried, it goes first. Metrics of `step`
+        must have been seen: `newest_step`, then the metrics, then this.
         """
-        if step <= self._kept or step >= self._last:
-            return
+        best = self._best()
+        if (
+            best is not None
+            and self._kept < best < step
+            and step_directory(self.directory, best).is_dir()
+        ):
+            self._carry(best, is_best=True)
+        if self._kept < step < self._last:
+            self._carry(step, is_best=best == step)
+
+    def _carry(self, step: int, *, is_best: bool) -> None:
         source = step_directory(self.directory, step)
-        if self._best() != step:
-            for weights in source.rglob("huggingface/*.safetensors"):
-                weights.unlink()
+        for weights in () if is_best else source.rglob("huggingface/*.safetensors"):
+            weights.unlink()
         storage.atomic_write_json(source / NOTE, asdict(self._note(step)))
         self._save(source, step)
         self._kept = step
-        for old in self.directory.glob("global_step_*"):
-            if int(old.name.rpartition("_")[2]) <= step:
-                shutil.rmtree(old, ignore_errors=True)
+        remove_before(self.directory, step + 1)
+
+
+def remove_before(directory: Path, step: int) -> None:
+    """Remove verl's checkpoints of earlier steps."""
+    for old in directory.glob("global_step_*"):
+        if int(old.name.rpartition("_")[2]) < step:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _read_note(directory: Path) -> Note:

@@ -108,6 +108,26 @@ def model_overrides(config: Config, prefix: str, model_dir: str, chosen: Kernels
     return [override(key, value) for key, value in pairs.items()]
 
 
+def schedule(
+    prefix: str, kind: str, *, total_steps: int, warmup_steps: int, min_lr_ratio: float
+) -> dict[str, Value]:
+    """Learning rates of `steps.training.schedules`, constant or cosine; `prefix` ends in `optim`.
+
+    verl's cosine, shifted and stretched until it is ours; without cycles it is constant. Its own
+    constant schedule begins a warm-up at 0.
+    """
+    decay_steps = total_steps - warmup_steps
+    cycles = 0.5 * max(1, decay_steps - 1) / max(1, decay_steps)
+    return {
+        f"{prefix}.lr_scheduler_type": "cosine",
+        f"{prefix}.num_cycles": cycles if kind == "cosine" else 0.0,
+        f"{prefix}.lr_warmup_steps": warmup_steps + 1,
+        f"{prefix}.lr_warmup_steps_ratio": 0.0,
+        f"{prefix}.zero_indexed_step": False,
+        f"{prefix}.min_lr_ratio": min_lr_ratio,
+    }
+
+
 def sharding(config: Config) -> str:
     """fsdp or fsdp2, of `verl.strategy`."""
     if config.verl.strategy != "auto":

@@ -16,7 +16,6 @@ NAMES = {
     "actor/kl_loss": "actor/reference_kl",
     "actor/entropy": "actor/entropy",
     "actor/grad_norm": "actor/grad_norm",
-    "actor/lr": "actor/lr",
     "critic/vf_loss": "critic/loss",
     "critic/critic/vf_loss": "critic/loss",
     "critic/vf_explained_var": "critic/explained_variance",

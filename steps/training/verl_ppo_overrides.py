@@ -9,6 +9,8 @@ What differs from the local backend, and can't be said in verl's words:
 4. Where an episode is several sequences, a minibatch is of sequences, as in the local backend.
 5. In a long conversation a prompt goes on from the sampled ids even where their text would be
    tokenised otherwise; the local backend encodes it afresh and learns such an episode by turns.
+6. While the critic warms up (`ppo.critic_warmup`) the actor's learning rate stands still; in the
+   local backend its warm-up and decay go on.
 `verl_ppo_limits` says what can't be done at all.
 """
 
@@ -26,6 +28,7 @@ from steps.training.verl_common import (
     micro_batch,
     model_overrides,
     override,
+    schedule,
     sharding,
 )
 from steps.training.verl_rows import AGENT
@@ -120,7 +123,6 @@ def _update(config: Config, prefix: str, *, lr: float) -> dict[str, Value]:
     """What actor and critic have in common."""
     ppo, verl = config.ppo, config.verl
     ranks = verl.n_gpus_per_node * verl.nnodes // verl.sequence_parallel_size
-    is_cosine = ppo.lr_schedule == "cosine"
     return {
         f"{prefix}.strategy": sharding(config),
         # verl counts in rows of the data set, each `rollout.n` episodes.
@@ -140,12 +142,13 @@ def _update(config: Config, prefix: str, *, lr: float) -> dict[str, Value]:
         f"{prefix}.optim.weight_decay": ppo.weight_decay,
         f"{prefix}.optim.betas": [ppo.beta1, ppo.beta2],
         f"{prefix}.optim.clip_grad": ppo.max_grad_norm,
-        f"{prefix}.optim.lr_scheduler_type": ppo.lr_schedule,
-        # The s-th of w warm-up steps has the rate s / (w + 1), as in `steps.training.schedules`.
-        f"{prefix}.optim.lr_warmup_steps": ppo.warmup_steps + is_cosine,
-        f"{prefix}.optim.lr_warmup_steps_ratio": 0.0,
-        f"{prefix}.optim.zero_indexed_step": not is_cosine,
-        f"{prefix}.optim.min_lr_ratio": ppo.min_lr_ratio,
+        **schedule(
+            f"{prefix}.optim",
+            ppo.lr_schedule,
+            total_steps=ppo.total_steps,
+            warmup_steps=ppo.warmup_steps,
+            min_lr_ratio=ppo.min_lr_ratio,
+        ),
         f"{prefix}.checkpoint.load_contents": ["model", "optimizer", "extra"],
     }
 
@@ -246,8 +249,8 @@ def _trainer(config: Config, plan: PPOPlan) -> dict[str, Value]:
         "trainer.save_freq": ppo.save_every or ppo.total_steps,
         "trainer.test_freq": ppo.probe_every or -1,
         "trainer.val_before_train": False,
-        "trainer.max_actor_ckpt_to_keep": 2,
-        "trainer.max_critic_ckpt_to_keep": 2,
+        "trainer.max_actor_ckpt_to_keep": None,  # `ppo_verl` removes what the store has
+        "trainer.max_critic_ckpt_to_keep": None,
         "trainer.default_local_dir": str(plan.directory),
         "trainer.resume_mode": "resume_path" if plan.resume_from else "disable",
         "trainer.resume_from_path": str(plan.resume_from) if plan.resume_from else None,

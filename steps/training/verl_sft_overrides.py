@@ -16,6 +16,7 @@ from steps.training.verl_common import (
     micro_batch,
     model_overrides,
     override,
+    schedule,
     sharding,
 )
 
@@ -90,21 +91,19 @@ def _engine(config: Config) -> dict[str, Value]:
 
 
 def _optimizer(config: Config, plan: SFTPlan) -> dict[str, Value]:
-    """verl's cosine, shifted and stretched until it is ours; without cycles it is constant."""
     section = config.sft
-    decay_steps = plan.steps - section.warmup_steps
-    cycles = 0.5 * max(1, decay_steps - 1) / max(1, decay_steps)
     return {
         "optim.lr": section.lr,
         "optim.weight_decay": section.weight_decay,
         "optim.betas": [section.beta1, section.beta2],
         "optim.clip_grad": section.max_grad_norm,
-        "optim.lr_scheduler_type": "cosine",
-        "optim.num_cycles": cycles if section.schedule == "cosine" else 0.0,
-        "optim.lr_warmup_steps": section.warmup_steps + 1,
-        "optim.lr_warmup_steps_ratio": 0.0,
-        "optim.zero_indexed_step": False,
-        "optim.min_lr_ratio": section.min_lr_ratio,
+        **schedule(
+            "optim",
+            section.schedule,
+            total_steps=plan.steps,
+            warmup_steps=section.warmup_steps,
+            min_lr_ratio=section.min_lr_ratio,
+        ),
     }
 
 

@@ -105,6 +105,35 @@ def test_the_best_of_the_probes_is_kept_where_it_is_wanted(model_dir: str, tmp_p
     assert (weights(result), result["kept_step"], result["steps"]) == (2.0, 2, 5)
 
 
+def test_checkpoints_of_earlier_steps_are_removed_once_the_store_has_a_later_one(
+    model_dir: str, tmp_path: Path
+) -> None:
+    train(config_of(), model_dir, tmp_path)
+    left = {path.name for path in (tmp_path / "out/work/checkpoints").iterdir()}
+    assert left == {"global_step_5"}
+
+
+def test_a_step_whose_weights_are_gone_here_is_taken_from_the_store(tmp_path: Path) -> None:
+    store = DirectoryCheckpoints(tmp_path / "kept")
+    run = ppo_verl.VerlRun(
+        config=config_of(), directory=tmp_path / "verl", checkpoints=store, fingerprint="f"
+    )
+    weights_file = tmp_path / "verl/global_step_2" / ppo_verl.MODEL / "model.safetensors"
+    weights_file.parent.mkdir(parents=True)
+    weights_file.write_bytes(b"weights")
+    assert ppo_verl._directory_of(run, 2) == tmp_path / "verl/global_step_2"
+    store.save(tmp_path / "verl/global_step_2", step=2, fingerprint="f")
+    weights_file.unlink()
+    assert ppo_verl._directory_of(run, 2) == store.at(2, "f")
+
+
+def test_a_steps_learning_rate_is_that_of_its_own_updates(model_dir: str, tmp_path: Path) -> None:
+    """verl tells the next step's."""
+    config = config_of(lr=1.0, lr_schedule="constant", warmup_steps=3, critic_warmup=0)
+    result = train(config, model_dir, tmp_path)
+    assert [point["actor/lr"] for point in result["curve"]] == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
 def test_a_program_that_fails_says_after_which_step_and_why(
     model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from steps.training.ppo_batch import build_samples, fill_advantages
 from steps.training.verl_advantages import (
     Discounts,
     episode_advantages,
+    estimator_name,
     estimators,
     group_advantages,
 )
@@ -66,6 +67,18 @@ def test_bi_level_chains_turns_then_tokens() -> None:
     # Turn ends: V = 0.25 and 0.5. A(1) = 2 - 0.5 = 1.5, G(1) = 2; A(0) = 1 + 0.25 - 0.25 + 0.75 =
     # 1.75, G(0) = 2. Tokens: 2 - 0.25; 0.25 - 0.5 + 1.75; 2 - 0.5; 0.5 - 1 + 1.5.
     assert advantages[0].tolist() == pytest.approx([1.5, 1.75, 0.0, 1.0, 1.5, 0.0])
+
+
+@pytest.mark.parametrize("level", ["token", "turn", "bi_level"])
+def test_without_a_critic_values_are_zero(level: str) -> None:
+    estimate = estimators()[estimator_name(level)]
+    words = ("gamma", "lam", "gamma_turn", "lam_turn")
+    settings = {**dict.fromkeys(words, 0.5), "normalize_advantages": False}
+    given = (REWARDS, MASK, settings)
+    found, _ = estimate(*given, index=["e"], places=WHOLE)
+    zeros, _ = estimate(*given, index=["e"], places=WHOLE, values=torch.zeros(1, 6))
+    other, _ = estimate(*given, index=["e"], places=WHOLE, values=VALUES)
+    assert torch.equal(found, zeros) and not torch.equal(found, other)
 
 
 @pytest.mark.parametrize("level", ["token", "turn", "bi_level"])

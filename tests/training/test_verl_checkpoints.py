@@ -116,3 +116,28 @@ def test_the_best_steps_weights_stay(tmp_path: Path) -> None:
         for step in (10, 20)
     ]
     assert has_weights == [True, False]
+
+
+@pytest.mark.parametrize("newest", [20, 30])
+def test_the_best_is_kept_though_later_ones_were_finished_meanwhile(
+    newest: int, tmp_path: Path
+) -> None:
+    """A slow store: three checkpoints are there when it is asked for the first time."""
+    directory, store = tmp_path / "verl", DirectoryCheckpoints(tmp_path / "store", keep_last=1)
+    keep = Keeper(
+        directory,
+        lambda found, step: store.save(found, step=step, fingerprint="f", best=10),
+        note=lambda step: Note(num_gpus=2),
+        begun_at=0,
+        last=30,
+        best=lambda: 10,
+    )
+    for step in range(5, newest + 1, 5):
+        finish(directory, step)
+    for _ in range(2):
+        keep(newest)
+    best = store.at(10, "f")
+    assert best is not None and (best / "huggingface" / "model.safetensors").exists()
+    kept = {int(path.name.removeprefix("step_")) for path in (store.root / "f").glob("step_*")}
+    left = {int(path.name.removeprefix("global_step_")) for path in directory.glob("global_*")}
+    assert (kept, left) == (({10, 20}, set()) if newest == 20 else ({10}, {15, 20, 25, 30}))

@@ -11,9 +11,11 @@ import pytest
 
 from conf import compose
 from conf.schema import Config
+from steps.training.schedules import lr_scale
 from steps.training.verl_common import Kernels
 from steps.training.verl_ppo_limits import lacks
 from steps.training.verl_ppo_overrides import ENGINE, PPOPlan, to_verl_overrides
+from tests.training.toys import verls_scale
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "verl"
 PROFILES = ("single_gpu", "multi_gpu", "paper")
@@ -83,6 +85,23 @@ def test_the_critic_warms_up_for_as_many_steps() -> None:
     assert found["trainer.critic_warmup"] == "4"
 
 
+@pytest.mark.parametrize("prefix", ["actor_rollout_ref.actor.optim", "critic.optim"])
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+@pytest.mark.parametrize("warmup", [0, 1, 4, 20])
+def test_each_steps_learning_rate_is_that_of_the_local_backend(
+    prefix: str, schedule: str, warmup: int
+) -> None:
+    config = config_of(
+        "paper", lr_schedule=schedule, warmup_steps=warmup, total_steps=20, min_lr_ratio=0.1
+    )
+    found = as_dict(to_verl_overrides(config, plan()))
+    ours = [
+        lr_scale(step, total_steps=20, warmup_steps=warmup, schedule=schedule, min_ratio=0.1)
+        for step in range(20)
+    ]
+    assert [verls_scale(found, prefix, step) for step in range(20)] == pytest.approx(ours)
+
+
 def test_resuming_is_said_outright() -> None:
     fresh = as_dict(to_verl_overrides(config_of("paper"), plan()))
     again = as_dict(to_verl_overrides(config_of("paper"), plan(resume=True)))
@@ -106,6 +125,7 @@ def test_own_overrides_come_last() -> None:
         ({"exclude_zero_variance": True}, "ppo.exclude_zero_variance"),
         ({"target_kl": 0.02}, "ppo.target_kl"),
         ({"loss_on": "all"}, "ppo.loss_on=all"),
+        ({"dual_clip": 1.0}, "ppo.dual_clip=1"),
         ({"keep": "best", "save_every": 7}, r"divisor of ppo.probe_every \(10\)"),
         ({"minibatch_size": 60}, r"multiple of ppo.group_size \(8\)"),
         ({"minibatch_size": 512}, "256 episodes of a step"),

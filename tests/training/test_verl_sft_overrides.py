@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from steps.errors import ConfigError
 from steps.training.schedules import lr_scale
 from steps.training.verl_common import Kernels, environment, kernels, micro_batch, override
 from steps.training.verl_sft_overrides import SFTPlan, to_verl_overrides
+from tests.training.toys import verls_scale
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "verl"
 PROFILES = ("single_gpu", "multi_gpu", "paper")
@@ -85,19 +85,6 @@ def test_a_users_overrides_come_last_and_verbatim() -> None:
     assert to_verl_overrides(config, plan(config))[-2:] == ["engine.x=1", "+y=[a,b]"]
 
 
-def verls_scale(found: dict[str, str], step: int) -> float:
-    """`verl.utils.torch_functional.get_cosine_schedule_with_warmup` of verl 0.9.1."""
-    warmup, total = int(found["optim.lr_warmup_steps"]), int(found["trainer.total_training_steps"])
-    least = float(found["optim.min_lr_ratio"])
-    if found["optim.zero_indexed_step"] == "False":
-        step += 1
-    if step < warmup:
-        return step / max(1, warmup)
-    progress = (step - warmup) / max(1, total - warmup)
-    x = math.cos(math.pi * float(found["optim.num_cycles"]) * 2.0 * progress)
-    return max(least, x * (1 - least) / 2 + (1 + least) / 2)
-
-
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 @pytest.mark.parametrize("warmup", [0, 1, 5, 19, 20])
 def test_each_steps_learning_rate_is_that_of_the_local_backend(schedule: str, warmup: int) -> None:
@@ -107,7 +94,7 @@ def test_each_steps_learning_rate_is_that_of_the_local_backend(schedule: str, wa
         lr_scale(step, total_steps=20, warmup_steps=warmup, schedule=schedule, min_ratio=0.1)
         for step in range(20)
     ]
-    assert [verls_scale(found, step) for step in range(20)] == pytest.approx(ours)
+    assert [verls_scale(found, "optim", step) for step in range(20)] == pytest.approx(ours)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ split has some.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,22 @@ from steps.training.tiny_model import build_tiny
 from steps.workers import Peers
 
 PRIZES = {"A": "Left", "B": "Right"}
+
+
+def verls_scale(overrides: dict[str, str], prefix: str, step: int) -> float:
+    """`get_cosine_schedule_with_warmup` and `get_constant_schedule_with_warmup` of verl 0.9.1."""
+    warmup = int(overrides[f"{prefix}.lr_warmup_steps"])
+    if overrides[f"{prefix}.lr_scheduler_type"] == "constant":
+        return min(1.0, step / max(1, warmup))
+    total = int(overrides["trainer.total_training_steps"])
+    least = float(overrides[f"{prefix}.min_lr_ratio"])
+    if overrides[f"{prefix}.zero_indexed_step"] == "False":
+        step += 1
+    if step < warmup:
+        return step / max(1, warmup)
+    progress = (step - warmup) / max(1, total - warmup)
+    x = math.cos(math.pi * float(overrides[f"{prefix}.num_cycles"]) * 2.0 * progress)
+    return max(least, x * (1 - least) / 2 + (1 + least) / 2)
 
 
 class Doors(TextEnv):
