@@ -134,8 +134,10 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     ) -> dict[str, float]:
         """Description -> probability after `actions`, played blind from the present state.
 
-        One entry where the world is deterministic. The environment's own state and random stream
-        stay untouched. Play stops where the game ends; texts that are no action change nothing.
+        One entry where the world is deterministic; of equally probable ones what was meant comes
+        first, before what luck may bring (`selfplay.prediction=likeliest`). The environment's own
+        state and random stream stay untouched. Play stops where the game ends; texts that are no
+        action change nothing.
         """
 
     def oracle(self, actions_left: int | None = None) -> str | None:

@@ -138,7 +138,8 @@ class FrozenLake(TextEnv):
         self.observation_space = TextSpace()
         side_prob = (1.0 - intended_prob) / 2.0
         self._below, self._above = side_prob, side_prob + intended_prob
-        chances = ((-1, side_prob), (0, intended_prob), (1, side_prob))
+        # What was meant comes first: where all are as likely (1/3), it is the likeliest.
+        chances = ((0, intended_prob), (-1, side_prob), (1, side_prob))
         self._chances = tuple((turn, chance) for turn, chance in chances if chance > 0.0)
         self._fixed = None if map is None else _lake_from_rows(map)
         if map is not None:

@@ -19,6 +19,7 @@ import envs
 from envs.base import STATE_FORMATS
 from envs.frozenlake import ACTIONS, FrozenLake
 from envs.tiles import picture
+from steps.agent.splice import likeliest
 from tests.envs.processes import said_in_every_process
 
 STEPS = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
@@ -288,6 +289,17 @@ def test_possible_next_is_the_enumerated_dynamics(intended_prob: float) -> None:
             actions = tuple(game.sample_action(choose) for _ in range(length))
             assert game.possible_next(actions) == pytest.approx(enumerated(game, actions))
         assert (game.describe(), game.np_random.bit_generator.state) == (state, stream)
+
+
+@pytest.mark.parametrize("intended_prob", [1 / 3, 0.5, 0.8])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_what_was_meant_is_the_likeliest_also_where_all_are_as_likely(
+    action: str, intended_prob: float
+) -> None:
+    middle = ["____", "_P__", "____", "___G"]
+    (meant,) = game_on(middle).possible_next([action], "grid")
+    possible = game_on(middle, intended_prob).possible_next([action], "grid")
+    assert len(possible) == 3 and likeliest(possible) == meant
 
 
 def test_possible_next_by_hand_in_each_format() -> None:
