@@ -158,6 +158,14 @@ def _check_prompt(config: Config) -> None:
             "prompt.random_coords=true draws coordinates, and no state has any: set "
             "prompt.state_shown, prompt.observation or prompt.prediction to grid_coords or coords."
         )
+    each = prompt.prediction_steps == "each" and config.env.max_actions_per_turn > 1
+    if each and config.selfplay.prediction == "likeliest":
+        raise ConfigError(
+            "selfplay.prediction=likeliest knows one state after all of a turn's actions, and "
+            "prompt.prediction_steps=each wants one after each of "
+            f"{config.env.max_actions_per_turn}; set selfplay.prediction=sampled (where nothing is "
+            "left to chance it is the same)."
+        )
     if sampling.max_new_tokens >= sampling.max_model_len:
         raise ConfigError(
             f"sampling.max_new_tokens={sampling.max_new_tokens} leaves no room for a prompt in "
@@ -292,8 +300,8 @@ def _check_ppo(config: Config) -> None:
     if sampling.temperature == 0 or sampling.top_p < 1:
         raise ConfigError(
             f"PPO can't learn from sampling.temperature={sampling.temperature} and sampling.top_p="
-            f"{sampling.top_p}; set temperature above 0 and top_p=1 (to measure at another one, "
-            "set evaluation.temperature)."
+            f"{sampling.top_p}; set temperature above 0 and top_p=1 (to measure at another "
+            "temperature, set evaluation.temperature)."
         )
     if config.ppo.group_size == 1 and config.ppo.filter_ratio < 1:
         raise ConfigError(

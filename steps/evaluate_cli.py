@@ -148,7 +148,9 @@ def _common(parser: argparse.ArgumentParser, command: Any) -> None:
     parser.add_argument("--profile", default="")
     parser.add_argument("--experiment", default="spa")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--override", default="", help='as for a run: "sampling.top_p=0.9 ..."')
+    parser.add_argument(
+        "--override", default="", help='as for a run: "evaluation.temperature=0.7 ..."'
+    )
     parser.add_argument("--out", type=Path, help="directory for results")
 
 

@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     rate.add_argument("--profile", default="")
     rate.add_argument("--experiment", default="spa")
     rate.add_argument("--seed", type=int, default=0)
-    rate.add_argument("--override", default="", help='as for a run: "sampling.top_p=0.9 ..."')
+    rate.add_argument("--override", default="", help='as for a run: "sampling.temperature=0.7 ..."')
     return parser
 
 

@@ -28,10 +28,11 @@ def sft_rounds(
 ) -> dict[str, Any]:
     """The last round's result of `sft_train`; `data_dir` holds the rows of the first.
 
-    With it go, as `rounds`, what self-play and filter of each later round counted: a list of
-    `{"round", "selfplay", "filter"}`. `checkpoints` and `batches` are the stores of those stages.
+    Its `seconds` are those of all rounds' finetuning. With it go, as `rounds`, what self-play and
+    filter of each later round counted: a list of `{"round", "selfplay", "filter"}`.
+    `checkpoints` and `batches` are the stores of those stages.
     """
-    model_dir, played = config.model.path, []
+    model_dir, played, seconds = config.model.path, [], 0.0
     result: dict[str, Any] = {}
     for index in range(1, config.selfplay.rounds + 1):
         out = out_dir / f"round_{index}"
@@ -61,4 +62,5 @@ def sft_rounds(
             tracker=tracker,
         )
         model_dir = str(result["model"])
-    return {**result, "rounds": played}
+        seconds += result["seconds"]
+    return {**result, "seconds": seconds, "rounds": played}

@@ -90,7 +90,13 @@ OURS: dict[str, tuple[str, ...]] = {
         "steps.tracking",
         "steps.workers",
     ),
-    "steps.report": ("envs", "steps.agent.records", "steps.errors", "steps.storage"),
+    "steps.report": (
+        "envs",
+        "steps.agent.records",
+        "steps.agent.worldmodel",
+        "steps.errors",
+        "steps.storage",
+    ),
     **{
         f"steps.report.{name}": (*BASICS, "envs", "steps.orchestration.export", "steps.report")
         for name in ("exports", "differences", "paper_table")

@@ -185,6 +185,15 @@ def test_batches_become_row_groups_and_metadata_tell_the_origin(tmp_path: Path) 
     assert sorted(each.name for each in tmp_path.iterdir()) == ["t.parquet"]
 
 
+def test_the_commit_is_that_of_this_source_tree() -> None:
+    root = Path(__file__).parents[1]
+    words = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    commit = ""
+    if (root / ".git").exists():
+        commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    assert storage.git_commit().removesuffix("-dirty") == (commit or "unknown")
+
+
 def test_an_empty_file_of_rows_can_be_read(tmp_path: Path) -> None:
     storage.write_examples(tmp_path / "s.parquet", [])
     assert storage.read_examples(tmp_path / "s.parquet") == []

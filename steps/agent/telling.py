@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envs.base import GRID, GRID_COORDS, TextEnv
+from envs.base import COORDS, GRID, TextEnv
 from steps.agent.prompts import PromptSettings
 from steps.agent.splice import likeliest
-from steps.agent.states import PLACE, board_rows, join_states
+from steps.agent.states import PLACE, join_states
 
 
 class Extent(NamedTuple):
@@ -38,7 +38,8 @@ class Teller:
         self.num_played = 0
         self.extent: Extent | None = None
         if settings.random_coords:
-            self.extent = extent_of(world.describe(GRID), world.describe(GRID_COORDS))
+            rows = world.board_rows(world.describe(GRID))
+            self.extent = extent_of(rows, world.describe(COORDS))
 
     def state(self, state_format: str) -> str:
         """The present state."""
@@ -83,12 +84,15 @@ class Teller:
         return redrawn(text, self.extent, (self.seed, num_played))
 
 
-def extent_of(board: str, words: str) -> Extent:
-    """Size of a world from one of its states: the board's, or what the places themselves reach."""
+def extent_of(rows: Sequence[str], words: str) -> Extent:
+    """Size of a world from the rows of its board and the places in one of its states.
+
+    Where the rows are no board (fewer than two, or of several lengths) the places themselves say
+    how far they reach.
+    """
     places = [(int(match[1]), int(match[2])) for match in PLACE.finditer(words)]
     row, column = (max((place[axis] for place in places), default=0) for axis in (0, 1))
-    rows = board_rows(board)
-    if not rows:
+    if len(rows) < 2 or len(set(map(len, rows))) > 1:
         return Extent(row + 1, column + 1, 0)
     height, width = len(rows), sum(symbol not in " |" for symbol in rows[0])
     return Extent(height, width, int(row >= height or column >= width))

@@ -69,7 +69,7 @@ class Tally:
         chances = turn.possible_next or {turn.prediction_truth: 1.0}
         if sum(chances.values()) < _WHOLE:
             return
-        chance = 0.0 if prediction is None else _chance_of(prediction, chances)
+        chance = 0.0 if prediction is None else chance_of(prediction, chances)
         self._count("prediction_possible", float(chance > 0))
         self._count("prediction_probability", chance)
         self._count("prediction_best", max(chances.values()))
@@ -213,7 +213,7 @@ def _mean_share(
     return sum(shares) / len(shares) if shares else None
 
 
-def _chance_of(state: str, chances: Mapping[str, float]) -> float:
+def chance_of(state: str, chances: Mapping[str, float]) -> float:
     """Probability of a state; outer white space doesn't count, as the parser strips it."""
     known = chances.get(state)
     if known is not None:

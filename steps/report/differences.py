@@ -14,11 +14,13 @@ import conf
 import envs
 from envs.errors import EnvironmentConfigError, EnvironmentIdError
 from steps.report.paper_rows import Row
-from steps.report.published import Published, family_of
+from steps.report.published import LARGE_LAKE_MODEL, Published
 
 WORLDS = {"frozenlake": "frozenlake_upstream", "sokoban": "sokoban", "sudoku": "sudoku"}
 """Game -> the world that the published code configures."""
 SPECIAL_WORLDS = {"cross_complexity": "sokoban_harder", "easy_to_hard": "frozenlake_6x6_upstream"}
+LARGE_LAKE_WORLD = "frozenlake_6x6_upstream"
+"""That of `LARGE_LAKE_MODEL`."""
 SETTINGS = {
     "env.max_turns": "turns",
     "env.max_actions_per_turn": "actions a turn",
@@ -42,7 +44,11 @@ SETTINGS = {
     "ppo.prediction_reward": "reward for a prediction",
     "ppo.observation_penalty": "penalty for a wrong observation",
     "ppo.prediction_penalty": "penalty for a wrong prediction",
+    "model.lora_rank": "rank of adapters",
+    "verl.overrides": "told to verl",
     "evaluation.puzzles": "test puzzles",
+    "evaluation.split": "measured on puzzles of",
+    "evaluation.temperature": "measured at temperature",
     "start.stage": "starts from",
     "start.env": "of",
 }
@@ -72,7 +78,9 @@ def differences(row: Row, published: Published | None) -> list[str]:
     if published is None:
         return []
     ours = row.runs[0].settings
-    world = SPECIAL_WORLDS.get(row.experiment, WORLDS[family_of(row.env_id)])
+    world = SPECIAL_WORLDS.get(row.experiment, WORLDS[published.family])
+    if (published.family, published.model) == ("frozenlake", LARGE_LAKE_MODEL):
+        world = LARGE_LAKE_WORLD
     theirs = _paper_settings(row.experiment, world if world in conf.known("env") else "default")
     found = {
         "model": (row.model, published.model),

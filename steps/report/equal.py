@@ -6,7 +6,7 @@ and off the nearest probe on validation puzzles. Seconds are PPO's; finetuning i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -39,6 +39,15 @@ def curve_of(run: Played) -> Sequence[Mapping[str, Any]]:
     """Entries of PPO's steps; none where the run didn't train."""
     curve: Sequence[Mapping[str, Any]] = run.ppo.get("curve") or ()
     return curve
+
+
+def own_budget(rows: Iterable[Row]) -> str:
+    """`1.5 times the actions` where PPO plays with more than evaluation allows, else empty."""
+    runs = (run for row in rows for run in row.runs if curve_of(run))
+    factors = sorted({float(run.ppo.get("budget_factor", 1.0)) for run in runs})
+    if factors in ([], [1.0]):
+        return ""
+    return f"{' or '.join(f'{factor:g}' for factor in factors)} times the actions"
 
 
 def at_equal(rows: Sequence[Row], unit: str) -> list[AtEqual]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from steps.report.arm_figures import Dot, DotPanel, Panel, dots, training
-from steps.report.equal import SUCCESS, WINDOW, curve_of, line
+from steps.report.equal import SUCCESS, WINDOW, curve_of, line, own_budget
 from steps.report.paper_rows import Row, estimate_text, value_of
 from steps.report.published import published_row, text_of
 from steps.report.series import Series
@@ -20,6 +20,8 @@ CAPTION = (
 HEADERS = ("Pass@1, Pass@8", "state, next state", "paper")
 _WORLD = ("observation_exact", "prediction_possible")
 _PASS_8 = "probe/pass@8"
+_NO_BOUNDS = (None, None)
+_PASS_1 = ("probe/success", "probe/pass@1")
 _ALIKE = 0.005
 """Bounds of runs nearer than this are one line."""
 
@@ -37,15 +39,24 @@ def curves(rows: Sequence[Row]) -> bytes:
     """Training of one environment's arms, over PPO's steps and over its seconds."""
     trained = [row for row in rows if any(map(curve_of, row.runs))]
     probe = _probe_key(trained)
-    floor, ceiling = (_bound(trained, key) for key in ("floor", "ceiling"))
+    bounds = (_bound(trained, "floor"), _bound(trained, "ceiling"))
+    budget = own_budget(trained)
+    # The bounds are of the probes' puzzles and of evaluation's budget.
+    of_play = _NO_BOUNDS if budget else bounds
+    of_probe = bounds if probe in _PASS_1 else _NO_BOUNDS
     panels = [
         Panel(
-            title="Success of play on fresh puzzles",
+            title="Success of play on fresh puzzles" + (f", {budget}" if budget else ""),
             over=_over(trained, SUCCESS, WINDOW),
-            floor=floor,
-            ceiling=ceiling,
+            floor=of_play[0],
+            ceiling=of_play[1],
         ),
-        Panel(title=_probe_title(probe), over=_over(trained, probe, 1)),
+        Panel(
+            title=_probe_title(probe),
+            over=_over(trained, probe, 1),
+            floor=of_probe[0],
+            ceiling=of_probe[1],
+        ),
         Panel(
             title="Predicted next state possible",
             over=_over(trained, "rollout/prediction_possible", WINDOW),
@@ -57,7 +68,7 @@ def curves(rows: Sequence[Row]) -> bytes:
         ),
     ]
     title = f"{rows[0].env_id}: PPO, running means over {WINDOW} steps"
-    if floor is not None or ceiling is not None:
+    if any(bound is not None for bound in of_play + of_probe):
         title += " (dashed: random and optimal play of the validation puzzles)"
     return training(panels, title=title)
 

@@ -21,7 +21,15 @@ from typing import Any
 from steps.errors import SPAError
 from steps.report import exports
 from steps.report.differences import differences
-from steps.report.equal import UNITS, WINDOW, AtEqual, at_equal, curve_of, without_curve
+from steps.report.equal import (
+    UNITS,
+    WINDOW,
+    AtEqual,
+    at_equal,
+    curve_of,
+    own_budget,
+    without_curve,
+)
 from steps.report.exports import Played
 from steps.report.paper_pictures import curves, picture
 from steps.report.paper_rows import Estimate, Row, estimate_text, rows_of, value_of
@@ -192,7 +200,7 @@ def _equal_parts(rows: Sequence[Row], unit: str) -> list[str]:
     equal, missing = at_equal(rows, unit), without_curve(rows)
     parts = [f"### At equal {unit}"]
     if equal:
-        parts += [_table(*_equal_cells(equal)), _words(equal[0])]
+        parts += [_table(*_equal_cells(equal)), _words(equal)]
     if missing:
         parts.append("Not compared:\n\n" + _bullets(missing))
     return parts
@@ -220,11 +228,13 @@ def _equal_cells(equal: Sequence[AtEqual]) -> tuple[list[str], list[list[str]]]:
     ]
 
 
-def _words(equal: AtEqual) -> str:
+def _words(equal: Sequence[AtEqual]) -> str:
+    budget = own_budget(each.row for each in equal)
     return (
-        f"Each environment's arms after as many {equal.unit} of PPO as the shortest run has. "
-        f"Success: PPO's own play on fresh puzzles, running mean over {WINDOW} steps; in brackets "
-        "as above, but nothing for one seed. Probe: validation puzzles, the nearest that was taken."
+        f"Each environment's arms after as many {equal[0].unit} of PPO as the shortest run has. "
+        f"Success: PPO's own play on fresh puzzles{f' with {budget}' if budget else ''}, running "
+        f"mean over {WINDOW} steps; in brackets as above, but nothing for one seed. Probe: "
+        "validation puzzles, the nearest that was taken."
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from steps.agent.records import Trajectory, Turn
+from steps.agent.worldmodel import chance_of
 
 _WHOLE = 1 - 1e-6
 """Probabilities that sum to less are not all that could have come: then no chance is known."""
@@ -70,7 +71,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
     prediction = turn.parsed.prediction
     chance = None
     if prediction is not None and sum(turn.possible_next.values()) > _WHOLE:
-        chance = float(turn.possible_next.get(prediction, 0.0))
+        chance = chance_of(prediction, turn.possible_next)
     return {
         "index": turn.index,
         "state": turn.state_shown,

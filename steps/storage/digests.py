@@ -95,7 +95,7 @@ def check_manifest(directory: Path) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def git_commit() -> str:
     """Commit of this source tree, `-dirty` after it when files differ; `unknown` without git."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return "unknown"
     commit = _git(root, "rev-parse", "HEAD")

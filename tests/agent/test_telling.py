@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import envs
 from envs.frozenlake import FrozenLake
+from steps.agent.prompts import PromptSettings
 from steps.agent.records import Trajectory
 from steps.agent.rollout import EpisodeSpec
-from steps.agent.telling import Extent, extent_of, redrawn
+from steps.agent.telling import Extent, Teller, extent_of, redrawn
 from steps.policies.random_policy import RandomPolicy
 from tests.agent.test_rollout import play, rules
 
@@ -59,18 +61,31 @@ def test_equal_seeds_draw_alike(text: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("board", "words", "extent"),
+    ("rows", "words", "extent"),
     [
-        ("P_O\n__G", "(0,0), (1,2)", (2, 3, 0)),
-        ("1 2 . 4\n. . 1 2\n1 . . .\n. . . .", "(1,3), (4,4)", (4, 4, 1)),
-        ("one line", "(2,5), (3,1)", (4, 6, 0)),
-        ("one line", "nothing", (1, 1, 0)),
+        (["P_O", "__G"], "(0,0), (1,2)", (2, 3, 0)),
+        (["1 2 . 4", ". . 1 2", "1 . . .", ". . . ."], "(1,3), (4,4)", (4, 4, 1)),
+        (["one line"], "(2,5), (3,1)", (4, 6, 0)),
+        (["a board", "of words"], "(2,5), (3,1)", (4, 6, 0)),
+        (["one line"], "nothing", (1, 1, 0)),
     ],
 )
 def test_the_board_or_the_places_themselves_say_how_large_the_world_is(
-    board: str, words: str, extent: tuple[int, int, int]
+    rows: list[str], words: str, extent: tuple[int, int, int]
 ) -> None:
-    assert extent_of(board, words) == extent
+    assert extent_of(rows, words) == extent
+
+
+@pytest.mark.parametrize(
+    ("env_id", "extent"),
+    [("frozenlake", (4, 4, 0)), ("sokoban", (6, 6, 0)), ("sudoku", (4, 4, 1))],
+)
+def test_each_games_places_lie_on_its_board(env_id: str, extent: tuple[int, int, int]) -> None:
+    settings = PromptSettings(random_coords=True)
+    for seed in range(20):
+        world = envs.make(env_id).unwrapped
+        world.reset(seed=seed)
+        assert Teller(world, settings, seed=0).extent == extent
 
 
 def test_shown_observed_predicted_and_replayed_states_agree() -> None:

@@ -130,6 +130,10 @@ def test_overrides_are_read_in_hydras_syntax(
         ({"overrides": ["ppo.probe_pass_k=[1,4]"]}, ["needs more than ppo.probe_samples=1"]),
         ({"overrides": ["ppo.probe_pass_k=[0]"]}, ["ppo.probe_pass_k", "one or more k"]),
         ({"overrides": ["prompt.prediction_steps=eahc"]}, ["did you mean 'each'?"]),
+        (
+            {"overrides": ["prompt.prediction_steps=each", "env.max_actions_per_turn=3"]},
+            ["one after each of 3", "set selfplay.prediction=sampled"],
+        ),
         ({"overrides": ["prompt.history=full"]}, ["prompt.style=full"]),
         ({"overrides": ["sampling.max_new_tokens=256"]}, ["no room for a prompt"]),
         ({"overrides": ["sampling.temperature=0"]}, ["PPO", "above 0"]),

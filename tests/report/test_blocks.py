@@ -451,6 +451,14 @@ def test_the_chance_of_a_prediction_is_unknown_where_only_the_path_is():
     assert found["prediction_separator"] == "||"
 
 
+def test_outer_white_space_takes_no_chance_from_a_prediction():
+    """Sudoku's board ends in a blank, which the parser strips from what was predicted."""
+    turn = replace(make_turn(), possible_next={f"{MOVED} ": 1.0})
+    assert turn.parsed.prediction == MOVED
+    found = transcripts.transcript(episode("a", "p", turns=(turn,)))
+    assert found["turns"][0]["chance"] == 1.0
+
+
 def test_a_later_rounds_play_is_on_the_card_of_finetuning():
     rounds = [
         {

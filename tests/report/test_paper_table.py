@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import conf
 from steps.errors import DataError
-from steps.report import exports, paper_table
+from steps.report import exports, paper_pictures, paper_table
 from steps.report.arm_figures import seeds_range
 from steps.report.differences import differences
 from steps.report.equal import at_equal
@@ -288,6 +288,31 @@ def test_settings_without_words_of_their_own_are_counted(tmp_path: Path) -> None
     assert notes == ["3 other settings of sft, ppo"]
 
 
+@pytest.mark.parametrize(
+    ("override", "note"),
+    [
+        ("evaluation.temperature=0.2", "measured at temperature 0.2 (1)"),
+        ("evaluation.split=validation", "measured on puzzles of validation (test)"),
+        ("model.lora_rank=8", "rank of adapters 8 (0)"),
+        ("verl.overrides=['x=1']", "told to verl ['x=1'] ([])"),
+    ],
+)
+def test_settings_that_change_the_score_are_told(override: str, note: str, tmp_path: Path) -> None:
+    config = conf.compose(profile="paper", env="sokoban", overrides=[override])
+    run = exported(env="sokoban")
+    run["settings"]["envs"]["sokoban"] = conf.to_plain(config)
+    (row,) = rows(tmp_path, run)
+    assert differences(row, published_row("spa", row.env_id, row.model)) == [note]
+
+
+def test_the_large_models_lakes_are_held_against_its_own(tmp_path: Path) -> None:
+    (large,) = rows(tmp_path, exported(env="frozenlake_6x6_upstream"))
+    published = published_row("spa", large.env_id, "qwen2.5-3b")
+    assert not any(note.startswith("board size") for note in differences(large, published))
+    (small,) = rows(tmp_path, exported(env="frozenlake_upstream"))
+    assert "board size 4 (6)" in differences(small, published)
+
+
 # The same point
 
 
@@ -435,6 +460,31 @@ def test_the_command_writes_the_table_and_its_pictures(
     for name in ("table.png", "curves.png"):
         width, height = size_of((tmp_path / "out" / name).read_bytes())
         assert min(width, height) > 300
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+@pytest.mark.parametrize("probe", ["probe/success", "probe/pass@8"])
+def test_bounds_are_drawn_where_the_budget_is_theirs(
+    factor: float, probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = exported(env="sokoban")
+    ppo = run["environments"]["sokoban"]["ppo_train"]
+    ppo |= {"ceiling": 0.9, "budget_factor": factor}
+    ppo["curve"][1][probe] = 0.3
+    found = rows(tmp_path, run)
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        paper_pictures, "training", lambda panels, *, title: drawn.append((panels, title)) or b""
+    )
+    paper_pictures.curves(found)
+    ((panels, title),) = drawn
+    play, probes = panels[:2]
+    assert play.floor == (0.21 if factor == 1 else None)
+    assert ("1.5 times the actions" in play.title) == (factor == 1.5)
+    assert probes.ceiling == (0.9 if probe == "probe/success" else None)
+    assert ("dashed" in title) == (factor == 1 or probe == "probe/success")
+    words = paper_table._words(at_equal(found, "episodes"))
+    assert ("with 1.5 times the actions" in words) == (factor == 1.5)
 
 
 def test_curves_of_several_environments_have_files_of_their_own(tmp_path: Path) -> None:
