@@ -222,7 +222,7 @@ class PPOSection:
     budget_factor: float = 1.0
     """Turns and actions of the episodes that are learned from, times those of `env` (rounded up),
     which probes and evaluation keep; 1 or more. With more room play wins where it still makes
-    detours, and learns to do without them by the discount (docs/results.md)."""
+    detours, and learns to do without them by the discount (docs/results.md: .02 to .03)."""
     advantage: str = "turn"
     """turn (GAE over turns) | token (GAE over tokens) | bi_level (over turns, then over the tokens
     inside each) | grpo (returns normalised within each group; no critic)"""
