@@ -352,7 +352,7 @@ def result_of(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -
         flow.fingerprint = json_digest([stage.name, taken["taken_from"]])[:32]
         return taken
     outcome = stage.settle(lambda: compute(stage))
-    flow.cache_hit = outcome.cache_hit
+    flow.fingerprint, flow.cache_hit = outcome.fingerprint, outcome.cache_hit
     return outcome.result
 
 

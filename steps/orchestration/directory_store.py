@@ -84,6 +84,14 @@ class DirectoryStore:
             )
         return path
 
+    def manifest(self, key: str) -> dict[str, Any]:
+        """The manifest under `key` alone; raises `DataError` where there is none."""
+        path = self._home(key)
+        if not self.is_local:
+            self._receive(key, [storage.MANIFEST], path)
+        found: dict[str, Any] = storage.read_json(path / storage.MANIFEST)
+        return found
+
     def adopt(self, key: str, own_key: str) -> Path:
         """The checked directory under `key` of another run, which may prune it at any moment.
 

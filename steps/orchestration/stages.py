@@ -38,6 +38,7 @@ class Settled(NamedTuple):
 
     result: dict[str, Any]
     fingerprint: str
+    """What the next stage counts as its input."""
     cache_hit: str | None
     """Pathspec of the task whose result was reused."""
     seconds: float
@@ -77,7 +78,11 @@ class Stage:
         return fingerprints.fingerprint(self.parts)
 
     def settle(self, compute: Callable[[], Mapping[str, Any]]) -> Settled:
-        """The stage's result: an earlier run's where one has this fingerprint, else computed."""
+        """The stage's result: an earlier run's where one has this fingerprint, else computed.
+
+        One that went on from a checkpoint of other code isn't what the fingerprint says: it is
+        kept for this run alone, and its fingerprint is that of its files.
+        """
         key = self.fingerprint
         known = self.cache.find(self.name, key) if self.cache and self.may_reuse else None
         if known is not None:
@@ -95,7 +100,9 @@ class Stage:
             self.cache.note_begun(self.name, key, run_id=current.run_id, root=root)
         result = self.keep(compute())
         seconds = time.monotonic() - began
-        if self.cache:
+        if self.checkpoints.is_mixed:
+            key = storage.json_digest([self.name, result["directory"]["digest"]])[:32]
+        elif self.cache:
             self.cache.keep(
                 self.parts,
                 env=self.config.env.id,
@@ -152,8 +159,9 @@ def open_stage(
         parts = fingerprints.parts_of(name, config, before=getattr(flow, "fingerprint", ""))
         work = fingerprints.fingerprint(parts)
         places = [f"{root}/{branch}/{name}/checkpoints" for root in roots]
+        others: list[str] = []
         if cache is not None and mode == "auto":
-            places += [root for root in cache.begun(name, work) if root not in places]
+            others = [root for root in cache.begun(name, work) if root not in places]
         with open_tracker(directory=out_dir) as tracker:
             yield Stage(
                 config=config,
@@ -164,10 +172,12 @@ def open_stage(
                 checkpoints=MetaflowCheckpoints(
                     store,
                     roots=places,
+                    others=others,
+                    work=work,
                     keep_last=config.checkpoints.keep_last,
                     journal=tracker,
                 ),
-                batches=MetaflowBatches(store, roots=places, work=work),
+                batches=MetaflowBatches(store, roots=[*places, *others], work=work),
                 tracker=tracker,
                 parts=parts,
                 cache=cache,

@@ -111,6 +111,52 @@ def test_a_resumed_run_finds_its_origins_checkpoints_and_prefers_its_own(
     assert checkpoints(store, "run3/ppo").newest("f") is None
 
 
+def test_what_goes_on_from_other_works_checkpoint_is_mixed_and_so_is_all_that_follows(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    first = checkpoints(store, "run1/ppo", work="old")
+    first.save(directory(tmp_path, "of old code"), step=2, fingerprint="f")
+    assert not first.is_mixed
+    second = checkpoints(store, "run2/ppo", "run1/ppo", work="new")
+    assert not second.is_mixed
+    assert text_of(second.newest("f")) == (2, "of old code")
+    assert second.is_mixed
+    second.save(directory(tmp_path, "of both"), step=4, fingerprint="f")
+    third = checkpoints(store, "run3/ppo", "run2/ppo", "run1/ppo", work="new")
+    assert text_of(third.newest("f")) == (4, "of both")
+    assert third.is_mixed
+    unchanged = checkpoints(store, "run4/ppo", "run1/ppo", work="old")
+    assert text_of(unchanged.newest("f")) == (2, "of old code")
+    assert not unchanged.is_mixed
+
+
+def test_a_new_run_takes_checkpoints_of_its_own_work_alone(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    begun = ["run1/ppo", "run2/ppo"]
+    checkpoints(store, "run0/ppo", work="old").save(directory(tmp_path), step=1, fingerprint="f")
+    mixed = checkpoints(store, "run1/ppo", "run0/ppo", work="new")
+    assert mixed.newest("f") is not None
+    mixed.save(directory(tmp_path, "mixed"), step=9, fingerprint="f")
+    assert checkpoints(store, "run3/ppo", others=begun, work="new").newest("f") is None
+    checkpoints(store, "run2/ppo", work="new").save(
+        directory(tmp_path, "whole"), step=3, fingerprint="f"
+    )
+    new = checkpoints(store, "run3/ppo", others=begun, work="new")
+    assert text_of(new.newest("f")) == (3, "whole")
+    assert not new.is_mixed
+
+
+def test_a_checkpoint_that_names_no_work_is_of_unknown_work(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    store.put(directory(tmp_path), "run1/ppo/f/step_00000003", step=3, fingerprint="f")
+    assert checkpoints(store, "run2/ppo", others=["run1/ppo"], work="new").newest("f") is None
+    resumed = checkpoints(store, "run2/ppo", "run1/ppo", work="new")
+    assert text_of(resumed.newest("f")) == (3, "weights")
+    assert resumed.is_mixed
+
+
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     store: DirectoryStore, tmp_path: Path
 ) -> None:

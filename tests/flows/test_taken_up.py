@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,28 @@ def test_so_does_a_new_run_unless_its_settings_are_others(runs: Runs) -> None:
     run_id_of(runs())
     assert starts(runs) == [2]
     assert runs.computed() == list(STAGES[3:])
+
+
+def test_a_result_of_old_and_mended_code_is_reused_by_no_other_run(
+    runs: Runs, killed: tuple[Runs, str], tmp_path: Path
+) -> None:
+    tree = shutil.copytree(runs.flow.parents[1], tmp_path / "mended")
+    mended = Runs(tree / "flows" / "spa_flow.py", runs.work)
+    stage = tree / "steps" / "ppo_train.py"
+    stage.write_text(stage.read_text() + "\nMENDED = True\n")
+    runs.computed()
+    done = mended.spa("resume", "--origin-run-id", killed[1])
+    mixed = run_id_of(done)
+    assert starts(mended) == [2], "the origin's checkpoint counts, whatever the code"
+    assert done.stdout.count("this result mixes them with the present ones") == 1
+    assert mended.computed() == list(STAGES[3:])
+    new = run_id_of(mended())
+    assert starts(mended) == [0]
+    assert mended.computed() == list(STAGES[3:]), "nor is the evaluation of the mixed model"
+    wanted = dict.fromkeys(STAGES[3:], ("fingerprint", "cache_hit"))
+    ours, theirs = (mended.artifacts(each, wanted) for each in (new, mixed))
+    for step in STAGES[3:]:
+        assert ours[step]["cache_hit"] is None is theirs[step]["cache_hit"]
+        assert ours[step]["fingerprint"] != theirs[step]["fingerprint"]
+    run_id_of(mended())
+    assert mended.computed() == []
