@@ -55,6 +55,14 @@ class TextSpace(gymnasium.Space[str]):
         return f"TextSpace({len(self.examples)} examples)"
 
 
+def digest_of(items: Iterable[object]) -> str:
+    """16 hexadecimal digits of SHA-256 over the items' `repr`, one a line, in their order."""
+    found = hashlib.sha256()
+    for item in items:
+        found.update(f"{item!r}\n".encode())
+    return found.hexdigest()[:16]
+
+
 class DataSheet(NamedTuple):
     """What a reader must know of a game before believing a number; docs/environments.md prints it.
 
@@ -157,6 +165,14 @@ class TextEnv(gymnasium.Env[str, str], ABC):
             later = f", reset {self._num_unseeded}" if self._num_unseeded else ""
             key = f"{key}\nseed {self._reset_seed}{later}"
         return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    def data_digest(self) -> str:
+        """Digest of the data that the game was made of; empty where its code is all there is.
+
+        Stored answers, prices and the like aren't in `state_key`; floors and results of stages
+        that were computed with others are told apart by this. See `digest_of`.
+        """
+        return ""
 
     def board_rows(self, text: str) -> Sequence[str]:
         """The rows of a `grid` text, a character a cell; by default its lines.

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import GRID, GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace
+from envs.base import GRID, GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace, digest_of
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.math_answers import is_same_answer, is_same_text, require_math_verify
 from envs.math_data import Item, one_line, read_questions
@@ -137,6 +137,10 @@ class MetaMathQA(TextEnv):
     def state_key(self) -> str:
         """The question."""
         return "metamathqa\n" + self._item.question
+
+    def data_digest(self) -> str:
+        """Of all questions and stored answers: random play answers with those of others."""
+        return digest_of(self.questions.items)
 
     def oracle(self, actions_left: int | None = None) -> str | None:
         """The stored answer."""

@@ -149,7 +149,7 @@ def _cache_file(
     seeds: Sequence[int],
     num_episodes: int,
 ) -> Path | None:
-    """The puzzles' own hashes are part of the key: data that a game reads may change."""
+    """Puzzles' hashes and the data's digest are part of the key: what a game reads may change."""
     game = _game(env)
     puzzles = []
     for seed in seeds:
@@ -160,6 +160,7 @@ def _cache_file(
         "budget": budget,
         "seeds": seeds,
         "puzzles": puzzles,
+        "data": game.data_digest(),
         "num_episodes": num_episodes,
     }
     name = bounds_cache.file_name(game, settings)

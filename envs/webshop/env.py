@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.base import GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace
+from envs.base import GRID_COORDS, STATE_FORMATS, DataSheet, TextEnv, TextSpace, digest_of
 from envs.errors import EnvironmentConfigError, unknown_name
 from envs.solvers import Bounds, Budget
 from envs.webshop import catalogue, pages, synthetic
@@ -151,6 +151,10 @@ class WebShop(TextEnv):
     def state_key(self) -> str:
         """The instruction: what two goals share is one puzzle."""
         return f"webshop\n{self._goal.text}"
+
+    def data_digest(self) -> str:
+        """Of all products, with what the shop doesn't show: prices, options and attributes."""
+        return digest_of(self._shop.products.values())
 
     def possible_next(
         self, actions: Sequence[str], state_format: str = GRID_COORDS

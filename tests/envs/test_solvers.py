@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from functools import cache as cached
@@ -587,6 +588,22 @@ def test_a_directory_in_the_files_place_does_no_harm(tmp_path: Path) -> None:
     file.mkdir()
     assert floor_and_ceiling("frozenlake", 10, [0], cache=tmp_path) == expected
     assert list(tmp_path.iterdir()) == [file], "no scratch file is left behind"
+
+
+def test_other_answers_to_the_same_questions_are_another_world(tmp_path: Path) -> None:
+    """Random play answers with another question's answer: right where all are alike."""
+    data = tmp_path / "rows.jsonl"
+    found = []
+    for answers in (["7"] * 4, ["1", "2", "3", "4"]):
+        rows = [
+            {"query": f"Question {number}?", "response": f"The answer is: {answer}"}
+            for number, answer in enumerate(answers)
+        ]
+        data.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(data, ns=(len(found), len(found)))
+        arguments = {"data": str(data), "check": "exact", "cache": tmp_path / "cache"}
+        found.append(floor_and_ceiling("metamathqa", 1, range(20), **arguments)["floor"])
+    assert found == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,21 @@ def test_files_are_read_once_and_again_when_they_change(folder, items):
     assert len(first._shop.products) == 3
 
 
+def test_a_price_changes_the_datas_digest_and_no_puzzle(folder, items):
+    hashes, digests = [], []
+    for time, price in enumerate(("$20.00", "$20.00", "$20.01")):
+        for item in items:
+            item["pricing"] = price
+        path = folder / "items_shuffle_1000.json"
+        path.write_text(json.dumps(items))
+        os.utime(path, ns=(time, time))
+        env = WebShop(data=str(folder))
+        hashes.append(env.reset(seed=0) and env.puzzle_hash())
+        digests.append(env.data_digest())
+    assert hashes[0] == hashes[1] == hashes[2]
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.parametrize("data", [3, True, "", ["x"]])
 def test_data_that_is_no_folder(data):
     with pytest.raises(EnvironmentConfigError, match=r"data is .*must be the path of a folder"):
