@@ -4,7 +4,8 @@ Two calls with one fingerprint would compute the same thing, so the second may t
 result. A part that is left out makes the cache lie; one too many only computes again. The parts:
 
 - `settings`: the keys of the configuration that the stage reads, and that the stages before don't;
-- `world`: the environment's own arguments under those given, for an id means more than its name;
+- `world`: the environment's own arguments under those given, for an id means more than its name,
+  contents of the files and folders among them, and the digest of its data that the game tells;
 - `code`: the modules of this project that the stage's module imports, directly or not, and those of
   the game, each as its syntax tree without docstrings, so that a comment or a line break costs
   nothing. Modules that only show or keep (`SILENT`) and those that join settings (`conf`) are left
@@ -22,6 +23,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -63,11 +65,13 @@ _OURS = ("envs", "steps")
 
 def parts_of(stage: str, config: Config, *, before: str) -> Parts:
     """The parts of a stage; `before` is the fingerprint of the one before it, empty for none."""
+    game = envs.make(config.env.id, **config.env.kwargs).unwrapped
+    assert isinstance(game, TextEnv), game
     return {
         "stage": stage,
         "settings": settings_of(stage, config),
-        "world": world_of(config),
-        "code": code_of(stage, config.env.id),
+        "world": world_of(config, game),
+        "code": code_of(stage, type(game)),
         "versions": versions(_libraries(stage, config)),
         "model": model_of(config),
         "input": before,
@@ -89,10 +93,40 @@ def settings_of(stage: str, config: Config) -> dict[str, Any]:
     }
 
 
-def world_of(config: Config) -> dict[str, Any]:
-    """The arguments that the environment is made with, as plain text."""
+def world_of(config: Config, game: TextEnv) -> dict[str, str]:
+    """The arguments that the environment is made with, as plain text, and digests of what it reads.
+
+    `<argument> content` is that of a file or folder that an argument names, `data` the game's own.
+    """
     arguments = envs.spec_of(config.env.id) | dict(config.env.kwargs)
-    return {name: repr(value) for name, value in sorted(arguments.items())}
+    found = {name: repr(value) for name, value in sorted(arguments.items())}
+    for name, value in arguments.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        digests = [_content_digest(each) for each in values]
+        if any(digests):
+            found[f"{name} content"] = " ".join(digests)
+    return found | {"data_digest": game.data_digest()}
+
+
+def _content_digest(value: Any) -> str:
+    """Of the file or folder that a value names; empty where it names none.
+
+    `.`, `..`, `~` and `/` are symbols of a board sooner than folders.
+    """
+    if not isinstance(value, str | os.PathLike):
+        return ""
+    path = Path(value)
+    if path.name in ("", "..", "~"):
+        return ""
+    if path.parts[0] == "~":
+        path = path.expanduser()
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError:  # a text that is too long for a name
+        return ""
+    if is_folder:
+        return storage.directory_digest(path)
+    return storage.file_digest(path) if is_file else ""
 
 
 def model_of(config: Config) -> str:
@@ -125,16 +159,15 @@ def versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
     return found
 
 
-def code_of(stage: str, env_id: str) -> dict[str, str]:
+def code_of(stage: str, game: type[TextEnv]) -> dict[str, str]:
     """Module -> digest of its code, for all that the stage and the game are made of."""
-    modules = _closure(f"steps.{stage}") | _game_modules(env_id)
+    modules = _closure(f"steps.{stage}") | _game_modules(game)
     return {name: _code_digest(path) for name, path in sorted(modules.items())}
 
 
 @cache
-def _game_modules(env_id: str) -> dict[str, Path]:
+def _game_modules(game: type[TextEnv]) -> dict[str, Path]:
     """The modules of a game: ours with what they import, a stranger's with those beside it."""
-    game = type(envs.make(env_id).unwrapped)
     found: dict[str, Path] = {}
     for cls in game.__mro__:
         if not issubclass(cls, TextEnv):

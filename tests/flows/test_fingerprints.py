@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,9 @@ from typing import Any
 import pytest
 
 import conf
+import envs
 from conf import schema
+from envs import math_data
 from steps import evaluate, filter_format, ppo_train, selfplay_generate, sft_train
 from steps.orchestration import fingerprints
 from steps.orchestration.fingerprints import SETTINGS, differences, fingerprint, parts_of
@@ -88,6 +92,81 @@ def test_an_ids_own_arguments_count_as_much_as_given_ones() -> None:
     assert "world intended_prob: 0.8, was 1.0" in differences(lake, still)
 
 
+GAME = """
+from envs.frozenlake import FrozenLake
+
+
+class Brook(FrozenLake):
+    def __init__(self, rules, size=4):
+        super().__init__(size=size)
+"""
+
+
+@pytest.fixture
+def brook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A stranger's game with an argument that must be given."""
+    (tmp_path / "games").mkdir()
+    (tmp_path / "games" / "brook.py").write_text(GAME)
+    monkeypatch.syspath_prepend(tmp_path / "games")
+    yield "brook:Brook"
+    sys.modules.pop("brook", None)
+    envs._creator.cache_clear()
+
+
+def world(env_id: str, **kwargs: Any) -> dict[str, str]:
+    env = dataclasses.replace(config().env, id=env_id, kwargs=kwargs)
+    found: dict[str, str] = parts_of("evaluate", dataclasses.replace(config(), env=env), before="")[
+        "world"
+    ]
+    return found
+
+
+def test_a_file_counts_by_what_is_in_it(tmp_path: Path) -> None:
+    data, seen = tmp_path / "rows.jsonl", []
+    for time, answer in enumerate(("4", "4", "5")):
+        data.write_text(json.dumps({"query": "2 + 2?", "response": f"The answer is: {answer}"}))
+        os.utime(data, ns=(time, time))
+        given = {"data": str(data), "check": "exact"}
+        seen.append(
+            (world("metamathqa", **given), world("metamathqa", **given | {"data": str(tmp_path)}))
+        )
+    assert seen[0] == seen[1]
+    for before, after in zip(seen[0], seen[2], strict=True):
+        assert {key for key in after if before[key] != after[key]} == {
+            "data content",
+            "data_digest",
+        }
+
+
+def test_a_folder_that_only_a_strangers_game_knows_counts_too(brook: str, tmp_path: Path) -> None:
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    seen = []
+    for text in ("deep", "deep", "shallow"):
+        (folder / "water.txt").write_text(text)
+        seen.append(
+            [
+                world(brook, rules=given).get("rules content")
+                for given in (str(folder), [str(folder)])
+            ]
+        )
+    assert seen[0] == seen[1]
+    assert None not in seen[0]
+    assert all(before != after for before, after in zip(seen[1], seen[2], strict=True))
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "~", "/", "#", "x" * 9999, "a\0b", 3, None])
+def test_what_names_no_file_has_no_content(brook: str, text: Any) -> None:
+    assert "rules content" not in world(brook, rules=text)
+
+
+def test_the_shipped_sample_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, other = world("metamathqa", check="exact"), tmp_path / "sample.jsonl"
+    other.write_text(math_data.SAMPLE.read_text().replace("answer is: 5", "answer is: 6"))
+    monkeypatch.setattr(math_data, "SAMPLE", other)
+    assert differences(world("metamathqa", check="exact"), before)[0].startswith("data_digest: ")
+
+
 def test_differences_name_what_is_new_gone_and_other() -> None:
     ours = {"settings": {"a": 1, "b": 2}, "input": "x"}
     theirs = {"settings": {"a": 1, "b": 3, "c": 4}, "input": "y"}
@@ -116,7 +195,8 @@ def test_a_strangers_game_is_part_of_the_code(
     game = "from envs.frozenlake import FrozenLake\n\n\nclass Pond(FrozenLake):\n    depth = 1\n"
     (tmp_path / "pond.py").write_text(game)
     monkeypatch.syspath_prepend(tmp_path)
-    code = fingerprints.code_of("evaluate", "pond:Pond")
+    game = type(envs.make("pond:Pond").unwrapped)
+    code = fingerprints.code_of("evaluate", game)
     assert {"pond:pond.py", "envs.frozenlake", "steps.evaluate", "steps.agent.prompts"} <= set(code)
 
 
