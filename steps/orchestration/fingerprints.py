@@ -6,10 +6,10 @@ result. A part that is left out makes the cache lie; one too many only computes 
 - `settings`: the keys of the configuration that the stage reads, and that the stages before don't;
 - `world`: the environment's own arguments under those given, for an id means more than its name,
   contents of the files and folders among them, and the digest of its data that the game tells;
-- `code`: the modules of this project that the stage's module imports, directly or not, and those of
-  the game, each as its syntax tree without docstrings, so that a comment or a line break costs
-  nothing. Modules that only show or keep (`SILENT`) and those that join settings (`conf`) are left
-  out;
+- `code`: the modules of this project that the stage's module imports or names in a text, directly
+  or not, and those of the game, each as its syntax tree without docstrings, so that a comment or a
+  line break costs nothing. Modules that only show or keep (`SILENT`) and those that join settings
+  (`conf`) are left out;
 - `versions` of Python and of the libraries that change results;
 - `model`: the bytes of a pretrained model's directory, or its hub name and revision;
 - `input`: the fingerprint of the stage before, hence all of its parts.
@@ -24,6 +24,7 @@ import ast
 import hashlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -57,10 +58,16 @@ BY_VERL = ("verl", "vllm")
 """That change the results of a stage which verl trains."""
 SILENT = ("steps.report", "steps.tracking", "steps.orchestration", "envs.tiles", "envs.testing")
 """Packages and modules whose code changes no result. What `envs` itself registers is in `world`."""
+CALLED = {"sft_train": "steps.sft_rounds"}
+"""Stage -> the module that its step of the flow calls, where that has another name."""
 NAMES = ("model.name", "model.path", "model.revision")
 """What a model is called; the part `model` says what it is."""
 _ROOT = Path(__file__).resolve().parents[2]
 _OURS = ("envs", "steps")
+_SPELT = re.compile(r"\b(?:envs|steps)(?:\.\w+)+")
+"""A module of ours in a text."""
+_INSTALLED = ("site-packages", "dist-packages")
+"""Folders in which everybody's packages lie."""
 
 
 def parts_of(stage: str, config: Config, *, before: str) -> Parts:
@@ -161,13 +168,13 @@ def versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
 
 def code_of(stage: str, game: type[TextEnv]) -> dict[str, str]:
     """Module -> digest of its code, for all that the stage and the game are made of."""
-    modules = _closure(f"steps.{stage}") | _game_modules(game)
+    modules = _closure(CALLED.get(stage, f"steps.{stage}")) | _game_modules(game)
     return {name: _code_digest(path) for name, path in sorted(modules.items())}
 
 
 @cache
 def _game_modules(game: type[TextEnv]) -> dict[str, Path]:
-    """The modules of a game: ours with what they import, a stranger's with those beside it."""
+    """The modules of a game: ours and a stranger's, each with what it imports."""
     found: dict[str, Path] = {}
     for cls in game.__mro__:
         if not issubclass(cls, TextEnv):
@@ -175,9 +182,33 @@ def _game_modules(game: type[TextEnv]) -> dict[str, Path]:
         if cls.__module__.partition(".")[0] in _OURS:
             found |= _closure(cls.__module__)
         else:
-            file = Path(inspect.getfile(cls))
-            near = file.parent.glob("*.py") if "." in cls.__module__ else [file]
-            found |= {f"{cls.__module__}:{path.name}": path for path in near}
+            found |= _strangers_modules(cls.__module__, Path(inspect.getfile(cls)))
+    return found
+
+
+def _strangers_modules(module: str, file: Path) -> dict[str, Path]:
+    """A stranger's module, those beside it in its package, and what these import of its folder.
+
+    The folder is that in which Python finds the module by its first name. Where other packages are
+    installed, too, only its own counts. What is imported of ours counts as in our own code.
+    """
+    is_package = file.name == "__init__.py"
+    folder = file.parents[module.count(".") + is_package]
+    waiting = list(file.parent.glob("*.py")) if is_package or "." in module else [file]
+    found: dict[str, Path] = {}
+    while waiting:
+        path = waiting.pop()
+        key = f"{module}:{path.relative_to(folder).as_posix()}"
+        if key in found:
+            continue
+        found[key] = path
+        for name in _imports(path, folder):
+            head = name.partition(".")[0]
+            if head in _OURS:
+                found |= _closure(name)
+            elif folder.name not in _INSTALLED or head == module.partition(".")[0]:
+                imported = _file_of(name, folder)
+                waiting += [imported] if imported else []
     return found
 
 
@@ -188,29 +219,43 @@ def _closure(module: str) -> dict[str, Path]:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        path = _file_of(name)
+        path = _file_of(name, _ROOT)
         if name in found or path is None or name == "envs" or name.startswith(SILENT):
             continue
         found[name] = path
-        waiting += _imports(path)
+        waiting += [each for each in _imports(path, _ROOT) if each.partition(".")[0] in _OURS]
     return found
 
 
-def _file_of(module: str) -> Path | None:
-    base = _ROOT.joinpath(*module.split("."))
+def _file_of(module: str, root: Path) -> Path | None:
+    base = root.joinpath(*module.split("."))
     candidates = (base.with_suffix(".py"), base / "__init__.py")
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+def _imports(path: Path, root: Path) -> Iterator[str]:
+    """Full names that a module imports, with the packages they lie in, and ours that it spells.
+
+    Libraries and other processes are told by a text which of our modules they are to load. A name
+    may be of what a module holds: then the module is among the packages.
+    """
+    tree = ast.parse(path.read_text("utf-8"))
+    package = path.relative_to(root).parent.parts
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [] if id(node) in texts else _SPELT.findall(node.value)
         else:
             continue
-        yield from (name for name in names if name.split(".")[0] in _OURS)
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
 
 @cache

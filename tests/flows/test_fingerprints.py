@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import os
@@ -16,6 +17,7 @@ import conf
 import envs
 from conf import schema
 from envs import math_data
+from envs.frozenlake import FrozenLake
 from steps import evaluate, filter_format, ppo_train, selfplay_generate, sft_train
 from steps.orchestration import fingerprints
 from steps.orchestration.fingerprints import SETTINGS, differences, fingerprint, parts_of
@@ -198,6 +200,86 @@ def test_a_strangers_game_is_part_of_the_code(
     game = type(envs.make("pond:Pond").unwrapped)
     code = fingerprints.code_of("evaluate", game)
     assert {"pond:pond.py", "envs.frozenlake", "steps.evaluate", "steps.agent.prompts"} <= set(code)
+
+
+def test_a_strangers_rules_beside_its_game_are_part_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "mill.py": "import mill_rules\nfrom envs.frozenlake import FrozenLake\n\n\n"
+        "class Mill(FrozenLake):\n    pass\n",
+        "mill_rules.py": "def f():\n    from mill_words import short\n"
+        "    import envs.countdown_solver\n",
+        "mill_words/__init__.py": "",
+        "mill_words/short.py": "from . import letters\nfrom .sounds import loud\n",
+        "mill_words/letters.py": "",
+        "mill_words/sounds.py": "loud = 1\n",
+        "mill_words/unused.py": "",
+        "unused.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    code = fingerprints.code_of("evaluate", type(envs.make("mill:Mill").unwrapped))
+    theirs = {name.removeprefix("mill:") for name in code if name.startswith("mill:")}
+    assert theirs == {name for name in texts if "unused" not in name}
+    assert "envs.countdown_solver" in code
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "anywhere"])
+def test_of_installed_packages_only_the_games_own_counts(folder: str, tmp_path: Path) -> None:
+    place = tmp_path / folder
+    for name in ("dam", "library"):
+        (place / name).mkdir(parents=True)
+        (place / name / "__init__.py").write_text("import library\n")
+    (place / "dam" / "game.py").write_text("from dam.deep import rules\n")
+    (place / "dam" / "deep").mkdir()
+    (place / "dam" / "deep" / "rules.py").write_text("")
+    found = fingerprints._strangers_modules("dam.game", place / "dam" / "game.py")
+    own = {"dam.game:dam/__init__.py", "dam.game:dam/game.py", "dam.game:dam/deep/rules.py"}
+    others = {"dam.game:library/__init__.py"} if folder == "anywhere" else set()
+    assert set(found) == own | others
+
+
+NO_RESULT = {
+    "steps.preflight": "refuses before any work; the backend that it settles is a setting",
+}
+"""Modules under `steps` that no stage's code has -> why a change of them changes no result."""
+
+
+def test_every_module_is_some_stages_code_or_is_excused() -> None:
+    paths = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "steps").rglob("*.py")]
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in paths}
+    counted = {name for stage in SETTINGS for name in fingerprints.code_of(stage, FrozenLake)}
+    silent = {name for name in modules if name.startswith(fingerprints.SILENT)}
+    assert modules - counted - silent == set(NO_RESULT)
+
+
+def test_a_stages_code_has_what_its_step_of_the_flow_calls() -> None:
+    tree = ast.parse((ROOT / "flows" / "spa_flow.py").read_text("utf-8"))
+    steps = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for stage in SETTINGS:
+        imported = {
+            node.module
+            for node in ast.walk(steps[stage])
+            if isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module != "steps.report.blocks"
+        }
+        assert len(imported) == 1
+        assert imported <= set(fingerprints.code_of(stage, FrozenLake)), stage
+
+
+def test_modules_that_are_loaded_by_name_count_where_they_are_named() -> None:
+    both = {
+        f"steps.training.{name}"
+        for name in ("verl_hooks", "verl_head", "label_logprobs", "logits_kernels")
+    }
+    sft = {f"steps.training.{name}" for name in ("verl_sft_data", "verl_sft_driver")}
+    assert both | sft <= set(fingerprints.code_of("sft_train", FrozenLake))
+    assert both <= set(fingerprints.code_of("ppo_train", FrozenLake))
+    assert not (both | sft) & set(fingerprints.code_of("filter_format", FrozenLake))
 
 
 @pytest.fixture
