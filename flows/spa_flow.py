@@ -54,7 +54,7 @@ whose arguments are another's)."""
 
 def read_settings(given: str) -> dict[str, Any]:
     """Parser of the flow's Config: composes the settings of `run` from the command line."""
-    starts = runs.is_starting(ARGV) and "resume" not in ARGV
+    starts = runs.is_starting(ARGV) and runs.command_of(ARGV) == "run"
     try:
         if given.strip() not in ("", "{}"):
             raise ConfigError("settings come from --env, --profile, --override ..., not --config.")
@@ -125,7 +125,7 @@ class SPAFlow(FlowSpec):
         "override",
         default="",
         help='Settings in Hydra\'s syntax, separated by blanks: "ppo.lr=1e-5 sft.lr=1e-3"; '
-        "log_level=debug prints every setting.",
+        "may be given several times; log_level=debug prints every setting.",
     )
     seed = Parameter("seed", default=0, help="Seed of the whole run, 0 or more.")
     cache = Parameter(
@@ -363,7 +363,7 @@ def main() -> None:
         from steps.orchestration.origin import check_origin
 
         try:
-            if "resume" in ARGV:
+            if runs.command_of(ARGV) == "resume":
                 check_origin(ARGV, SPAFlow.__name__)
             ready_root(ARGV, SPAFlow.__name__)
         except SPAError as error:

@@ -31,6 +31,18 @@ RETRIES = 1
 """How often a stage is tried again after a crash."""
 STARTING = ("run", "resume")
 """Commands that start a run."""
+FLAGS = (
+    "--quiet",
+    "--not-quiet",
+    "--pylint",
+    "--no-pylint",
+    "--force-rebuild-environments",
+    "--no-force-rebuild-environments",
+    "--help",
+)
+"""Metaflow's options before the command that take no value; any other there takes one."""
+OF_TWO_VALUES = ("--config", "--config-value")
+"""But for these."""
 STARTS_AT = ("ppo_train", "evaluate")
 """Stages that can start from an earlier run's model."""
 FROM_EARLIER = ("easy_to_hard", "cross_complexity", "cross_game")
@@ -63,21 +75,30 @@ class Request:
 
 
 def read_request(argv: Sequence[str]) -> Request:
-    """The options among `argv` that are ours; Metaflow's own are left to Metaflow."""
+    """The options among `argv` that are ours; Metaflow's own are left to Metaflow.
+
+    Overrides of several `--override` count together. Raises `ConfigError` where another option is
+    given twice, or without a usable value.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for field in fields(Request):
-        name = field.name.replace("_", "-")
-        parser.add_argument(f"--{name}", default=str(field.default))
+        parser.add_argument(f"--{field.name.replace('_', '-')}", action="append")
     try:
         found, _ = parser.parse_known_args([*argv])
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error}; see `run --help`.") from error
-    values = vars(found)
+    given = {name: values for name, values in vars(found).items() if values is not None}
+    for name, values in given.items():
+        if len(values) > 1 and name != "override":
+            option = f"--{name.replace('_', '-')}"
+            seen = ", ".join(map(repr, values))
+            raise ConfigError(f"{option} is given {len(values)} times ({seen}); give it once.")
+    texts = {name: " ".join(values) for name, values in given.items()}
+    seed = texts.pop("seed", str(Request.seed))
     try:
-        seed = int(found.seed)
+        return Request(**texts, seed=int(seed))
     except ValueError as error:
-        raise ConfigError(f"--seed takes a whole number, not {found.seed!r}.") from error
-    return Request(**{**values, "seed": seed})
+        raise ConfigError(f"--seed takes a whole number, not {seed!r}.") from error
 
 
 def settings_of(
@@ -163,15 +184,28 @@ def card_line(argv: Sequence[str], run_id: str, step: str) -> str:
 
 
 def _command(argv: Sequence[str], *command: str) -> str:
-    script, *words = argv
-    before = words[: next((i for i, word in enumerate(words) if word in STARTING), 0)]
-    return shlex.join([_python(), script, *before, *command])
+    before = argv[1 : _command_index(argv)] if is_starting(argv) else ()
+    return shlex.join([_python(), argv[0], *before, *command])
+
+
+def command_of(argv: Sequence[str]) -> str:
+    """Metaflow's command in a command line; empty where there is none."""
+    return "".join(argv[_command_index(argv) :][:1])
+
+
+def _command_index(argv: Sequence[str]) -> int:
+    """Where the command stands: the first word that is no option and no option's value."""
+    index = 1
+    while index < len(argv) and argv[index].startswith("-"):
+        name, equals, _ = argv[index].partition("=")
+        num_values = 0 if name in FLAGS else 2 if name in OF_TWO_VALUES else 1
+        index += 1 + max(0, num_values - len(equals))
+    return index
 
 
 def is_starting(argv: Sequence[str]) -> bool:
     """Whether a command line starts a run (and isn't a task of one, or a question about one)."""
-    words = set(argv[1:])
-    return not words.isdisjoint(STARTING) and words.isdisjoint({"--help", "step"})
+    return command_of(argv) in STARTING and "--help" not in argv
 
 
 def refuse(error: Exception) -> NoReturn:

@@ -18,6 +18,23 @@ def test_options_are_read_in_both_spellings_and_metaflows_are_left_alone() -> No
     assert read_request(line) == Request(env="a,b", seed=3, override="ppo.lr=1e-5 sft.lr=1e-3")
 
 
+def test_overrides_of_several_options_count_together() -> None:
+    line = ["run", "--override", "ppo.lr=1e-5", "--seed=3", "--override=sft.lr=1e-3 sft.epochs=2"]
+    assert read_request(line) == Request(seed=3, override="ppo.lr=1e-5 sft.lr=1e-3 sft.epochs=2")
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        (["--seed", "1", "--env=a", "--seed=2"], r"--seed is given 2 times \('1', '2'\)"),
+        (["--start-from", "7", "--start-from", "7"], "--start-from is given 2 times"),
+    ],
+)
+def test_another_option_that_is_given_twice_is_refused(line: list[str], seen: str) -> None:
+    with pytest.raises(ConfigError, match=f"{seen}.*give it once"):
+        read_request(["run", *line])
+
+
 @pytest.mark.parametrize("line", [["run", "--seed", "x"], ["run", "--env"]])
 def test_an_option_without_a_usable_value_is_refused(line: list[str]) -> None:
     with pytest.raises(ConfigError):
@@ -84,6 +101,9 @@ def test_the_resume_line_is_the_command_as_it_was_typed(
     assert runs.resume_line(["my flow.py", "resume"], "17") == (
         "python 'my flow.py' resume --origin-run-id 17"
     )
+    assert runs.resume_line(["f.py", "--datastore-root", "run", "run", "--tag", "a"], "17") == (
+        "python f.py --datastore-root run resume --origin-run-id 17"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,6 +119,36 @@ def test_the_resume_line_is_the_command_as_it_was_typed(
 )
 def test_only_run_and_resume_start_a_run(line: list[str], starts: bool) -> None:
     assert runs.is_starting(line) is starts
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("run --env a --tag resume --tag step", "run"),
+        ("resume --tag run", "resume"),
+        ("--quiet --datastore-root run --with=retry --no-pylint run --seed 7", "run"),
+        ("--with step --datastore=local resume", "resume"),
+        ("--config-value cfg run resume", "resume"),
+        ("--config=cfg run resume", "resume"),
+        ("logs show run/1", "logs"),
+        ("--quiet=yes run", "run"),  # Metaflow refuses it
+        ("--quiet", ""),
+        ("--datastore", ""),
+    ],
+)
+def test_the_command_is_no_options_value(words: str, command: str) -> None:
+    line = ["flow", *words.split()]
+    assert runs.command_of(line) == command
+    assert runs.is_starting(line) is (command in ("run", "resume"))
+
+
+def test_the_options_without_a_value_are_metaflows() -> None:
+    from metaflow.cli import start
+
+    known = [each for each in start.params if each.is_flag]
+    spellings = {word for each in known for word in (*each.opts, *each.secondary_opts)}
+    assert {"--help", *spellings} == set(runs.FLAGS)
+    assert {each.nargs for each in start.params} == {1}  # the flow's own add those of two values
 
 
 @pytest.mark.parametrize(("user", "expected"), [("ada", None), ("root", True), ("", True)])
