@@ -325,12 +325,14 @@ def run_stage(
     is done.
     """
     from steps.orchestration.cards import say, show
+    from steps.orchestration.stages import accounted_for
     from steps.report.taken import unless_taken
 
     setattr(flow, artifact, {})
     flow.cache_hit, flow.mlflow_run = None, ""
     if not flow.failure:
-        with opened(flow) as stage:  # notes a failure that must not end the other branches
+        # The first notes a failure that must not end the other branches, also one of the second.
+        with accounted_for(flow, current.step_name), opened(flow) as stage:
             setattr(flow, artifact, result_of(flow, stage, compute))
             stage.tracker.close()
             flow.mlflow_run = stage.tracker.run_id

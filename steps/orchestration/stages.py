@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -27,7 +26,7 @@ from steps.orchestration import fingerprints
 from steps.orchestration.batch_store import MetaflowBatches
 from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage, run_root
 from steps.orchestration.directory_store import DirectoryStore
-from steps.orchestration.runs import RETRIES, set_logging
+from steps.orchestration.runs import RETRIES, config_of, set_logging
 from steps.orchestration.stage_cache import StageCache
 
 _log = logging.getLogger(__name__)
@@ -139,21 +138,13 @@ class Stage:
 def open_stage(
     flow: Any, config: Config, name: str, *, open_tracker: Callable[..., Any]
 ) -> Iterator[Stage]:
-    """Run a stage's body. The user's mistakes end the task with one message and no retry.
-
-    Where other environments run beside this one, a failure that no retry follows is noted in
-    `flow.failure` instead and the task goes on: Metaflow would end the others with it.
-    """
+    """What a stage's body works with. Stands inside of `accounted_for`: this may fail, too."""
     set_logging(config.log_level)
-    scratch = Path(tempfile.mkdtemp(prefix="spa-"))
-    # Metaflow offers a task no public way to its storage.
-    store = DirectoryStore(flow._datastore._storage_impl, scratch)
-    branch = branch_name(config.env.id)
-    root = run_root(current.flow_name, current.run_id)
-    key = f"{root}/{branch}/{name}/attempt_{current.retry_count}"
+    branch, key = branch_name(config.env.id), _key(config, name)
     mode = flow.settings["request"]["cache"]
-    cache = None if mode == "off" else StageCache(store)
-    with _accounted_for(flow, config, name, store, key):
+    with tempfile.TemporaryDirectory(prefix="spa-", ignore_cleanup_errors=True) as scratch:
+        store = DirectoryStore(_transport(flow), Path(scratch))
+        cache = None if mode == "off" else StageCache(store)
         roots = lineage(store, current.flow_name, current.run_id, current.origin_run_id)
         out_dir = store.workspace(key)
         parts = fingerprints.parts_of(name, config, before=getattr(flow, "fingerprint", ""))
@@ -186,18 +177,21 @@ def open_stage(
 
 
 @contextmanager
-def _accounted_for(
-    flow: Any, config: Config, name: str, store: DirectoryStore, key: str
-) -> Iterator[None]:
-    """Tell what the user can mend from a defect, say it, and end the task or note the failure."""
+def accounted_for(flow: Any, name: str) -> Iterator[None]:
+    """Around a stage: the user's mistakes end the task with one message and no retry.
+
+    Where other environments run beside this one, a failure that no retry follows is noted in
+    `flow.failure` instead and the task goes on: Metaflow would end the others with it.
+    """
     try:
         yield
     except Exception as error:
+        config, transport = config_of(flow.settings, flow.env_id), _transport(flow)
         known = error if isinstance(error, SPAError | ConfError) else None
         if known is None:
-            known = storage.refused(error, Path(store.transport.full_uri("")))
-        if isinstance(known, StorageError):
-            store.discard(key)  # what is half written takes the room that Metaflow needs
+            known = storage.refused(error, Path(transport.full_uri("")))
+        if isinstance(known, StorageError):  # what is half written takes the room Metaflow needs
+            DirectoryStore(transport, Path()).discard(_key(config, name))
         if known is None and (not _has_company(flow) or current.retry_count < RETRIES):
             raise
         if known is None or config.log_level == "debug":
@@ -208,8 +202,17 @@ def _accounted_for(
         if not _has_company(flow):
             sys.exit(METAFLOW_EXIT_DISALLOW_RETRY)
         flow.failure = {"step": name, "error": said}
-    finally:
-        shutil.rmtree(store.scratch, ignore_errors=True)
+
+
+def _transport(flow: Any) -> Any:
+    """Metaflow offers a task no public way to its storage."""
+    return flow._datastore._storage_impl
+
+
+def _key(config: Config, name: str) -> str:
+    """Where this attempt keeps its result."""
+    root = run_root(current.flow_name, current.run_id)
+    return f"{root}/{branch_name(config.env.id)}/{name}/attempt_{current.retry_count}"
 
 
 def _has_company(flow: Any) -> bool:

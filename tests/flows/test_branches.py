@@ -48,6 +48,36 @@ def test_one_environments_failure_leaves_the_others_to_finish(
     assert "frozenlake_deterministic" in again.stdout.split("measured on unseen puzzles")[0]
 
 
+UNOPENED = """
+
+_workspace = DirectoryStore.workspace
+
+
+def _on_a_full_disk(self, key):
+    if "/frozenlake_deterministic/sft_train/" in key:
+        raise OSError(28, "No space left on device", key)
+    return _workspace(self, key)
+
+
+DirectoryStore.workspace = _on_a_full_disk
+"""
+
+
+@pytest.mark.slow
+def test_a_stage_that_cannot_be_opened_is_a_failure_of_its_branch_alone(runs: Runs) -> None:
+    """Its place can't be made: no stage has begun, and the other environment finishes."""
+    store = runs.flow.parents[1] / "steps" / "orchestration" / "directory_store.py"
+    store.write_text(store.read_text() + UNOPENED)
+    done = runs("--env", "frozenlake,frozenlake_deterministic")
+    assert done.returncode != 0
+    printed = done.stdout + done.stderr
+    assert "didn't yield" not in printed
+    assert [each["env"] for each in runs.trace("evaluate")] == ["frozenlake"]
+    assert "1 of 2 environments failed:" in printed
+    assert "frozenlake_deterministic failed in sft_train: StorageError" in printed
+    assert re.search(r"resume sft_train --origin-run-id \d+", printed)
+
+
 @pytest.mark.slow
 def test_two_sigkills_end_the_other_branches_too_and_resume_takes_all_of_them_up(
     runs: Runs,
