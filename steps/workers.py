@@ -3,7 +3,8 @@
 A small model gains nothing from several threads inside an operation, but twice the speed from two
 processes that play and learn half of each batch. Rank 0 is the calling process, which keeps the
 tracker and the checkpoint store; the others are spawned, and end with it. Collectives go over
-loopback by gloo. A rank that fails ends the stage with its own error.
+loopback by gloo. A rank that fails ends the stage with its own error: what the user can mend stays
+a `SPAError`, and anything else is a `WorkerError`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ import torch.multiprocessing as multiprocessing
 from steps.errors import SPAError, StageError
 
 TIMEOUT_S = 1800
+
+Report = tuple[bool, str]
+"""Of a rank that failed: whether its error is a `SPAError`, and its traceback."""
+
+
+class WorkerError(RuntimeError):
+    """Another rank crashed, or its process ended without a word. Trying again may help."""
 
 
 class Peers:
@@ -83,6 +91,9 @@ def run_ranks(
 ) -> Any:
     """Run `function(peers, *arguments, *main_only)` on `size` ranks; returns what rank 0 returns.
 
+    Raises `StageError` with its report where another rank met a `SPAError`, and `WorkerError` where
+    it crashed or ended without one.
+
     The spawned ranks get `None` in place of each of `main_only` (tracker, checkpoint store), which
     need not be picklable. `function` must be importable (a module's own function).
     """
@@ -107,7 +118,7 @@ def run_ranks(
         result = function(Peers(0, size), *arguments, *main_only)
         for child in children:
             child.join()
-    except SPAError:
+    except (SPAError, WorkerError):
         raise
     except RuntimeError as error:
         _raise_child_error(errors, error)
@@ -123,31 +134,34 @@ def run_ranks(
     return result
 
 
-def _await_start(children: Sequence[BaseProcess], errors: Queue[str], started: Semaphore) -> None:
+def _await_start(
+    children: Sequence[BaseProcess], errors: Queue[Report], started: Semaphore
+) -> None:
     """Return when every child is up; one that died on the way would be waited for in vain."""
     for _ in children:
         while not started.acquire(timeout=1):
             _check_exits(children, errors)
 
 
-def _check_exits(children: Sequence[BaseProcess], errors: Queue[str]) -> None:
+def _check_exits(children: Sequence[BaseProcess], errors: Queue[Report]) -> None:
     """A rank may also fail where the others no longer wait for it."""
     codes = [child.exitcode for child in children if child.exitcode]
     if codes:
         _raise_child_error(errors, None)
-        raise StageError(
+        raise WorkerError(
             f"a worker process ended with exit code {codes[0]} and reported nothing: see what it "
             "wrote above and whether the machine ran out of memory, or set workers=1."
         )
 
 
-def _raise_child_error(errors: Queue[str], cause: RuntimeError | None) -> None:
+def _raise_child_error(errors: Queue[Report], cause: RuntimeError | None) -> None:
     """A broken collective usually means that another rank failed: raise that rank's own error."""
     try:
-        report = errors.get(timeout=2)
+        is_mistake, report = errors.get(timeout=2)
     except queue.Empty:
         return
-    raise StageError(f"a worker process failed:\n{report}") from cause
+    kind = StageError if is_mistake else WorkerError
+    raise kind(f"a worker process failed:\n{report}") from cause
 
 
 def _child(
@@ -155,7 +169,7 @@ def _child(
     rank: int,
     size: int,
     port: int,
-    errors: Queue[str],
+    errors: Queue[Report],
     started: Semaphore,
     arguments: tuple[Any, ...],
 ) -> None:
@@ -164,8 +178,8 @@ def _child(
         torch.set_num_threads(1)
         _join_group(rank, size, port)
         function(Peers(rank, size), *arguments)
-    except Exception:
-        errors.put(traceback.format_exc())
+    except Exception as error:
+        errors.put((isinstance(error, SPAError), traceback.format_exc()))
         raise
     finally:
         if dist.is_initialized():

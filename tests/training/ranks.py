@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from steps.errors import DataError
 from steps.workers import Peers
 
 INPUTS = ((1.0, 2.0), (3.0, -4.0), (-5.0, 6.0), (7.0, 8.0), (9.0, 1.0))
@@ -40,6 +41,8 @@ def fail_in_a_child(peers: Peers, when: str) -> str:
     """Rank 1 fails where rank 0 waits for it, or where nobody does, or without a word."""
     if peers.rank == 1 and when == "before":
         raise ValueError("the dog ate the batch")
+    if peers.rank == 1 and when == "mistake":
+        raise DataError("the batch is empty")
     peers.sum([1.0])
     if peers.rank == 1 and when == "after":
         raise ValueError("the dog ate the batch")

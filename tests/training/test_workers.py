@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from steps.errors import StageError
-from steps.workers import Peers, run_ranks
+from steps.errors import SPAError, StageError
+from steps.workers import Peers, WorkerError, run_ranks
 from tests.training import ranks
 
 # By hand, at w = (2, -1): w.x - y is -1, 10, -14, 3, 12 for the five rows; twice its products with
@@ -40,20 +40,27 @@ def test_two_ranks_sum_to_exactly_the_gradient_of_one() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_failing_childs_traceback_reaches_the_caller(when: str) -> None:
-    with pytest.raises(StageError) as caught:
+    with pytest.raises(WorkerError) as caught:
         run_ranks(ranks.fail_in_a_child, when, size=2)
     assert "ValueError: the dog ate the batch" in str(caught.value)
     assert "in fail_in_a_child" in str(caught.value)
 
 
+def test_a_childs_crash_is_none_of_the_users_mistakes_and_a_mistake_is() -> None:
+    """The flow tries a crash again, and a `SPAError` never."""
+    assert not issubclass(WorkerError, SPAError)
+    with pytest.raises(StageError, match="DataError: the batch is empty"):
+        run_ranks(ranks.fail_in_a_child, "mistake", size=2)
+
+
 def test_a_child_that_dies_without_a_word_is_an_error_too() -> None:
-    with pytest.raises(StageError, match="exit code 9"):
+    with pytest.raises(WorkerError, match="exit code 9"):
         run_ranks(ranks.fail_in_a_child, "killed", size=2)
 
 
 def test_a_child_that_dies_before_it_is_up_is_not_waited_for() -> None:
     began = time.monotonic()
-    with pytest.raises(StageError, match="exit code 1"):
+    with pytest.raises(WorkerError, match="exit code 1"):
         run_ranks(ranks.exchange, ranks.Unreadable(), size=2, main_only=(None,))
     assert time.monotonic() - began < 120
 
