@@ -52,7 +52,8 @@ def file_name(game: TextEnv, settings: Mapping[str, Any]) -> str | None:
 def source_texts(game: type[TextEnv]) -> dict[str, bytes] | None:
     """File name -> text of all that a game may be made of: its package's modules and ours.
 
-    A module outside of any package stands alone. None where a class has no source file.
+    Of a module outside of any package those count that are loaded from its folder. None where a
+    class has no source file.
     """
     files = set(Path(__file__).parent.glob("*.py"))
     for cls in game.__mro__:
@@ -62,11 +63,18 @@ def source_texts(game: type[TextEnv]) -> dict[str, bytes] | None:
         source = getattr(module, "__file__", None)
         if module is None or source is None or inspect.getmodulename(source) is None:
             return None
-        files |= set(Path(source).parent.glob("*.py")) if module.__package__ else {Path(source)}
+        near = set(Path(source).parent.glob("*.py"))
+        files |= near if module.__package__ else near & _loaded() | {Path(source)}
     try:
         return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in sorted(files)}
     except OSError:
         return None
+
+
+def _loaded() -> set[Path]:
+    """Files of the modules that this process has imported."""
+    found = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
+    return {Path(name) for name in found if name}
 
 
 def read(file: Path, *, rows: int, width: int) -> list[list[Any]] | None:

@@ -56,6 +56,8 @@ SETTINGS = {
 LIBRARIES = ("gymnasium", "numpy", "tokenizers", "torch", "transformers")
 BY_VERL = ("verl", "vllm")
 """That change the results of a stage which verl trains."""
+BY_GAME = {"metamathqa": ("math-verify", "sympy"), "webshop": ("bm25s",)}
+"""That decide what a game takes for right, or shows."""
 SILENT = ("steps.report", "steps.tracking", "steps.orchestration", "envs.tiles", "envs.testing")
 """Packages and modules whose code changes no result. What `envs` itself registers is in `world`."""
 CALLED = {"sft_train": "steps.sft_rounds"}
@@ -145,14 +147,15 @@ def model_of(config: Config) -> str:
 
 
 def _libraries(stage: str, config: Config) -> tuple[str, ...]:
+    libraries = (*LIBRARIES, *BY_GAME.get(config.env.id, ()))
     backends = {"sft_train": config.sft.backend, "ppo_train": config.ppo.backend}
     if backends.get(stage) == "verl":
-        return (*LIBRARIES, *BY_VERL)
+        return (*libraries, *BY_VERL)
     engine = config.generation.engine
     may_be_vllm = engine == "vllm" or (engine == "auto" and not config.model.from_scratch)
     if may_be_vllm and stage in ("selfplay_generate", "evaluate"):
-        return (*LIBRARIES, "vllm")
-    return LIBRARIES
+        return (*libraries, "vllm")
+    return libraries
 
 
 def versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:

@@ -547,6 +547,21 @@ def test_changed_source_text_is_computed_anew(tmp_path: Path) -> None:
     assert len({value for _, value in said}) == 1
 
 
+def test_rules_that_a_strangers_game_imports_from_beside_it_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "brook_rules.py").write_text("SIZE = 4\n")
+    (tmp_path / "unrelated.py").write_text("")
+    lines = ("from brook_rules import SIZE", "from envs.frozenlake import FrozenLake", "")
+    (tmp_path / "brook_game.py").write_text("\n".join(lines) + "class Brook(FrozenLake): ...\n")
+    game = type(envs.make("brook_game:Brook").unwrapped)
+    texts = bounds_cache.source_texts(game)
+    assert texts is not None
+    near = {name.partition("/")[2] for name in texts if name.startswith(tmp_path.name)}
+    assert near == {"brook_game.py", "brook_rules.py"}
+
+
 @pytest.mark.parametrize(
     "broken",
     [
