@@ -133,7 +133,7 @@ class SPAFlow(FlowSpec):
         default="auto",
         help=f"Results of earlier runs: {', '.join(runs.CACHE_MODES)}. A stage that an earlier run "
         "computed from the same settings, code and inputs is reused; refresh computes it anew and "
-        "keeps that, off neither reuses nor keeps.",
+        "keeps that, off neither reuses nor keeps. `resume` reuses what its own run has computed.",
     )
     start_from = Parameter(
         "start-from",

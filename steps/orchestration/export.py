@@ -33,8 +33,9 @@ SCHEMA = 1
 def export_run(run_id: str) -> dict[str, Any]:
     """`run`, `finished`, `seconds`, `settings` and, by environment, the stages' results.
 
-    `run_id` is a number or a pathspec. An unfinished run gives the stages that it has done. Raises
-    `DataError` where there is no such run in this directory's datastore.
+    `run_id` is a number or a pathspec. An unfinished run gives the stages that it has done, in a
+    branch that failed those before the failure. Raises `DataError` where there is no such run in
+    this directory's datastore.
     """
     pathspec = run_id if "/" in run_id else f"{FLOW}/{run_id}"
     namespace(None)
@@ -63,7 +64,8 @@ def _results(run: Any, step: str, artifact: str) -> list[tuple[str, Any]]:
     if step not in {each.id for each in run}:
         return []
     finished = [task.data for task in run[step] if task.finished and artifact in task]
-    return [(data.env_id, getattr(data, artifact)) for data in finished]
+    results = [(data.env_id, getattr(data, artifact)) for data in finished]
+    return [(env_id, result) for env_id, result in results if result]  # a failure leaves {}
 
 
 def _seconds(run: Any) -> float | None:

@@ -10,7 +10,8 @@ succeeded, whole or not at all, and concurrent writers of one fingerprint write 
 is given out only if its files are there and are those that were kept; a failure is never kept.
 
 Beside the finished ones stand notes of runs that have begun a stage, so that a new run of the same
-fingerprint goes on from their last checkpoint.
+fingerprint goes on from their last checkpoint. A run with `--cache off` has an index of its own,
+among its directories, in which only `resume` looks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,16 +64,21 @@ class Entry:
 
 
 class StageCache:
-    """The index of one datastore."""
+    """The index of one datastore, or under other `roots` those of runs; the first is written to."""
 
-    def __init__(self, store: DirectoryStore) -> None:
+    def __init__(self, store: DirectoryStore, roots: Sequence[str] = (ROOT,)) -> None:
         self.store = store
         self.transport: Transport = store.transport
+        self.roots = list(roots)
 
-    def find(self, stage: str, key: str) -> Entry | None:
-        """The result of a fingerprint, its files checked; None where there is none to rely on."""
-        found = self._read([f"{ROOT}/{RESULTS}/{stage}/{key}.json"])
-        return next((entry for entry in found if self.is_whole(entry)), None)
+    def find(self, stage: str, key: str, runs: Collection[str] | None = None) -> Entry | None:
+        """The result of a fingerprint, its files checked; None where there is none to rely on.
+
+        `runs` are pathspecs of those that may have computed it; None: any.
+        """
+        found = self._read([f"{root}/{RESULTS}/{stage}/{key}.json" for root in self.roots])
+        known = (entry for entry in found if runs is None or entry.run in runs)
+        return next((entry for entry in known if self.is_whole(entry)), None)
 
     def keep(
         self, parts: Parts, *, env: str, task: str, seconds: float, result: Mapping[str, Any]
@@ -89,11 +95,11 @@ class StageCache:
             "parts": parts,
             "result": dict(result),
         }
-        self._write(f"{ROOT}/{RESULTS}/{stage}/{key}.json", value)
+        self._write(f"{self.roots[0]}/{RESULTS}/{stage}/{key}.json", value)
 
     def note_begun(self, stage: str, key: str, *, run_id: str, root: str) -> None:
         """Note where a run keeps the checkpoints of a stage that it begins."""
-        self._write(f"{ROOT}/{BEGUN}/{stage}/{key}/{run_id}.json", {"root": root})
+        self._write(f"{self.roots[0]}/{BEGUN}/{stage}/{key}/{run_id}.json", {"root": root})
 
     def begun(self, stage: str, key: str) -> list[str]:
         """Where runs that began this very work keep its checkpoints, the newest run first."""

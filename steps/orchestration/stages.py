@@ -22,7 +22,7 @@ from conf.errors import ConfigError as ConfError
 from conf.schema import Config
 from steps import storage
 from steps.errors import DataError, SPAError, StorageError
-from steps.orchestration import fingerprints
+from steps.orchestration import fingerprints, stage_cache
 from steps.orchestration.batch_store import MetaflowBatches
 from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage, run_root
 from steps.orchestration.directory_store import DirectoryStore
@@ -61,10 +61,10 @@ class Stage:
     """A `steps.tracking.Tracker`, which `keep` closes."""
     parts: fingerprints.Parts
     """What the result depends on."""
-    cache: StageCache | None
-    """None where every stage is to be computed and none kept (`--cache off`)."""
-    may_reuse: bool
-    """Whether a result of an earlier run will do (`--cache auto`)."""
+    cache: StageCache
+    """The index; with `--cache off` those of this run and its origins alone."""
+    runs: frozenset[str] | None
+    """Whose results will do: this run's and its origins'; None: any run's (`--cache auto`)."""
 
     @property
     def outputs(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Stage:
         kept for this run alone, and its fingerprint is that of its files.
         """
         key = self.fingerprint
-        known = self.cache.find(self.name, key) if self.cache and self.may_reuse else None
+        known = self.cache.find(self.name, key, self.runs)
         if known is not None:
             _log.info(
                 "%s of %s is reused from %s, where it took %.0f s",
@@ -94,14 +94,13 @@ class Stage:
             self.batches.discard()  # of a run that was killed when its result was just kept
             return Settled(known.result, key, known.task, known.seconds)
         began = time.monotonic()
-        if self.cache:
-            root = self.checkpoints.roots[0]
-            self.cache.note_begun(self.name, key, run_id=current.run_id, root=root)
+        root = self.checkpoints.roots[0]
+        self.cache.note_begun(self.name, key, run_id=current.run_id, root=root)
         result = self.keep(compute())
         seconds = time.monotonic() - began
         if self.checkpoints.is_mixed:
             key = storage.json_digest([self.name, result["directory"]["digest"]])[:32]
-        elif self.cache:
+        else:
             self.cache.keep(
                 self.parts,
                 env=self.config.env.id,
@@ -144,14 +143,15 @@ def open_stage(
     mode = flow.settings["request"]["cache"]
     with tempfile.TemporaryDirectory(prefix="spa-", ignore_cleanup_errors=True) as scratch:
         store = DirectoryStore(_transport(flow), Path(scratch))
-        cache = None if mode == "off" else StageCache(store)
         roots = lineage(store, current.flow_name, current.run_id, current.origin_run_id)
+        own = [f"{root}/{stage_cache.ROOT}" for root in roots]
+        cache = StageCache(store, own) if mode == "off" else StageCache(store)
         out_dir = store.workspace(key)
         parts = fingerprints.parts_of(name, config, before=getattr(flow, "fingerprint", ""))
         work = fingerprints.fingerprint(parts)
         places = [f"{root}/{branch}/{name}/checkpoints" for root in roots]
         others: list[str] = []
-        if cache is not None and mode == "auto":
+        if mode == "auto":
             others = [root for root in cache.begun(name, work) if root not in places]
         with open_tracker(directory=out_dir) as tracker:
             yield Stage(
@@ -172,7 +172,7 @@ def open_stage(
                 tracker=tracker,
                 parts=parts,
                 cache=cache,
-                may_reuse=mode == "auto",
+                runs=None if mode == "auto" else frozenset(map(_pathspec, roots)),
             )
 
 
@@ -213,6 +213,11 @@ def _key(config: Config, name: str) -> str:
     """Where this attempt keeps its result."""
     root = run_root(current.flow_name, current.run_id)
     return f"{root}/{branch_name(config.env.id)}/{name}/attempt_{current.retry_count}"
+
+
+def _pathspec(root: str) -> str:
+    """Of the run that keeps its directories under `root`."""
+    return root.partition("/")[2]
 
 
 def _has_company(flow: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -17,19 +18,33 @@ def runs(tmp_path: Path) -> Runs:
     return planted(tmp_path)
 
 
+def check_what_is_told(runs: Runs, run_id: str, done: list[str]) -> None:
+    """A failed branch has the stages `done` alone, for whoever reads the run."""
+    exported = json.loads(runs.command(run_id, module="export").stdout)["environments"]
+    assert list(exported["frozenlake_deterministic"]) == done
+    assert list(exported["frozenlake"]) == list(STAGES)
+    told = runs.command(run_id, module="lineage")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count(": unchanged, written by code") == len(done) + len(STAGES)
+    refused = runs("--env", "frozenlake_deterministic", "--start-from", run_id)
+    assert f"has no model of sft_train on frozenlake_deterministic: finished there is "\
+           f"{', '.join(done)}. " in refused.stderr  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("file", "step", "said", "attempts"),
+    ("file", "step", "said", "attempts", "cache"),
     [
-        ("starve", "filter_format", "StageError: 0 of 9 rows survived the filter", 0),
-        ("crash", "sft_train", "ZeroDivisionError: a defect", 2),
+        ("starve", "filter_format", "StageError: 0 of 9 rows survived the filter", 0, "auto"),
+        ("crash", "sft_train", "ZeroDivisionError: a defect", 2, "refresh"),
+        ("crash", "sft_train", "ZeroDivisionError: a defect", 2, "off"),
     ],
 )
 def test_one_environments_failure_leaves_the_others_to_finish(
-    runs: Runs, file: str, step: str, said: str, attempts: int
+    runs: Runs, file: str, step: str, said: str, attempts: int, cache: str
 ) -> None:
     """A user's mistake isn't tried again, a crash is, once; the next run computes the rest."""
-    lakes = ("--env", "frozenlake,frozenlake_deterministic")
+    lakes = ("--env", "frozenlake,frozenlake_deterministic", "--cache", cache)
     (runs.work / file).write_text("frozenlake_deterministic")
     done = runs(*lakes)
     assert done.returncode != 0
@@ -40,11 +55,15 @@ def test_one_environments_failure_leaves_the_others_to_finish(
     assert f"frozenlake_deterministic failed in {step}: {said}" in printed
     found = re.search(rf"resume {step} --origin-run-id (\d+)", printed)
     assert found, printed
+    check_what_is_told(runs, found[1], list(STAGES[: STAGES.index(step)]))
     (runs.work / file).unlink()
     runs.computed()
     again = runs.spa("resume", step, "--origin-run-id", found[1])
     run_id_of(again)
     assert runs.computed() == list(STAGES[STAGES.index(step) :])
+    if cache != "auto":
+        run_id_of(runs(*lakes))
+        assert sorted(runs.computed()) == sorted(2 * STAGES)  # a new run reuses nothing
     assert "frozenlake_deterministic" in again.stdout.split("measured on unseen puzzles")[0]
 
 
