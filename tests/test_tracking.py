@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,12 @@ def test_a_store_in_plain_files_is_refused(tmp_path: Path) -> None:
 def test_a_good_place_passes_and_stays_clean(store: Config, tmp_path: Path) -> None:
     tracking.check_tracking(store)
     assert list((tmp_path / "mlflow").rglob("*")) == [tmp_path / "mlflow" / "spool"]
+
+
+def test_two_checks_of_one_place_at_once_are_not_in_each_others_way(store: Config) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for checked in [pool.submit(tracking.check_tracking, store) for _ in range(400)]:
+            checked.result()
 
 
 def test_the_default_store_is_under_the_working_directory(

@@ -13,10 +13,10 @@ import pytest
 
 from conf.schema import Config
 from steps import tracking
-from steps.tracking.feed import feed
+from steps.tracking.feed import OPEN, feed
 from steps.tracking.jsonl import raw_lines
 from steps.tracking.spool import feeder_lock, target_of, without_credentials
-from steps.tracking.store import Store
+from steps.tracking.store import Store, first_line
 from steps.tracking.sync import BUSY, NO_RUN, sync
 
 
@@ -210,8 +210,8 @@ def test_stages_and_settings_meet_whichever_comes_first(
 # From kept metrics
 
 
-def kept_attempt(config: Config, directory: Path) -> Path:
-    with attempt(config, directory) as tracker:
+def kept_attempt(config: Config, directory: Path, **changes: Any) -> Path:
+    with attempt(config, directory, **changes) as tracker:
         tracker.log_params({"sft": {"lr": 0.25}})
         for step in range(1, 6):
             tracker.log({"sft/loss": 1.0 / step, "odd": float("nan")}, step)
@@ -269,17 +269,80 @@ def test_a_file_of_a_run_without_tracking_names_no_mlflow_run(
     assert [sorted(line) for line in raw_lines(path)] == [["metrics", "step", "time"]] * 5
 
 
-def test_a_kept_file_holds_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_in_the_heads_of_spool_files_alone_and_these_are_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("steps.tracking.spool.start_feeder", lambda spool: None)
-    monkeypatch.setattr("steps.tracking.trackers.CLOSE_WAIT_S", 0.0)
+    monkeypatch.setattr("steps.tracking.spool._started", [])
+    monkeypatch.setattr("steps.tracking.START_WAIT_S", 0.0)
+    monkeypatch.setattr("steps.tracking.trackers.CLOSE_WAIT_S", 0.01)
     config = Config()
     config.tracking.uri = "https://user:secret@mlflow.example:5000/path"
-    with attempt(config, tmp_path / "kept") as tracker:
+    parent = tracking.start_parent_run(config, "SPAFlow/1")
+    with attempt(config, tmp_path / "kept", parent_run_id=parent) as tracker:
         tracker.log({"loss": 1.0}, 1)
     assert "secret" not in (tmp_path / "kept" / tracking.METRICS_FILE).read_text()
-    assert without_credentials(config.tracking.uri) == "https://mlflow.example:5000/path"
-    assert without_credentials("sqlite:////a/b@c.db") == "sqlite:////a/b@c.db"
+    flow, stage = sorted(spool_of(config).glob("*.jsonl"))
+    assert [oct(path.stat().st_mode & 0o777) for path in (flow, stage)] == ["0o600"] * 2
+    lines = [line for path in (flow, stage) for line in raw_lines(path)]
+    assert "secret" not in str([line for line in lines if "run" not in line])
+    params = next(line["params"] for line in lines if "params" in line)
+    assert params["tracking.uri"] == "https://mlflow.example:5000/path"
+    assert caplog.text.count("https://mlflow.example:5000/path") == 2  # who is away, twice
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://user:se@cret@host:5000/path", "https://host:5000/path"),
+        ("sqlite:////a/b@c.db", "sqlite:////a/b@c.db"),
+        ("http://host/a?mail=me@b.c", "http://host/a?mail=me@b.c"),
+        ("GET http://u:secret@host/api failed (a@b)", "GET http://host/api failed (a@b)"),
+    ],
+)
+def test_addresses_are_shown_without_credentials(text: str, shown: str) -> None:
+    assert without_credentials(text) == shown
+    assert first_line(ValueError(text)) == f"ValueError: {shown}"
+
+
+def status(config: Config, name: str) -> str:
+    (found,) = [run.info.status for run in runs(config) if run.info.run_name == name]
+    return str(found)
+
+
+def test_the_flows_run_is_running_again_while_a_stage_of_its_resume_is(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "START_WAIT_S", 0.0)
+    parent = tracking.start_parent_run(config, "SPAFlow/1")
+    tracking.finish_parent_run(config, parent, status="FAILED")
+    assert caught_up(config) == ["", ""]
+    assert status(config, "SPAFlow/1") == "FAILED"
+    stage = attempt(config, tmp_path / "two", parent_run_id=parent)
+    stage.log({"loss": 1.0}, 1)
+    assert caught_up(config) == [OPEN]
+    assert status(config, "SPAFlow/1") == "RUNNING"
+    stage.close()
+    tracking.finish_parent_run(config, parent)
+    assert caught_up(config) == ["", ""]
+    attempt(config, tmp_path / "late", parent_run_id=parent)
+    assert caught_up(config) == [OPEN]
+    assert status(config, "SPAFlow/1") == "FINISHED"
+
+
+def test_what_is_caught_up_with_later_leaves_the_flows_run_as_it_ended(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "START_WAIT_S", 0.0)
+    parent = tracking.start_parent_run(config, "SPAFlow/1")
+    kept = kept_attempt(config, tmp_path / "kept", parent_run_id=parent)
+    shutil.copy(kept, tmp_path / "copy.jsonl")
+    tracking.finish_parent_run(config, parent, status="FAILED")
+    assert caught_up(config) == ["", "", ""]
+    assert caught_up(config, tmp_path / "copy.jsonl") == [""]
+    assert status(config, "SPAFlow/1") == "FAILED"
 
 
 # The earlier part of a stage that was taken up

@@ -15,6 +15,7 @@ for a run that no server has made yet.
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -126,8 +127,10 @@ def start_parent_run(config: Config, name: str, tags: Mapping[str, str] | None =
     spool = _open_spool(target_of(config.tracking), run | {"wants_reply": True})
     if spool is None:
         return ""
+    settings = flatten(to_plain(config))
+    settings["tracking.uri"] = without_credentials(config.tracking.uri)
     try:
-        spool.append({"params": flatten(to_plain(config))})
+        spool.append({"params": settings})
         spool.end("")
         reply = spool.wait_for_reply(START_WAIT_S)
         spool.settle()
@@ -138,7 +141,7 @@ def start_parent_run(config: Config, name: str, tags: Mapping[str, str] | None =
     _log.warning(
         "no MLflow run at %s yet: %s; the run goes on, its metrics are kept in %s files and wait "
         "in %s for the server, or for `python -m steps.tracking sync`.",
-        spool.target.uri,
+        without_credentials(spool.target.uri),
         reply.get("error") or f"no answer within {START_WAIT_S:.0f} s",
         METRICS_FILE,
         spool.path.parent,
@@ -200,11 +203,9 @@ def _open_spool(target: Target, run: dict[str, Any]) -> Spool | None:
 
 
 def _check_writable(directory: Path) -> None:
-    probe = directory / ".writable"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         raise _not_writable(directory, error) from error
 

@@ -172,6 +172,8 @@ class Job:
         if self.run_id not in ("", run_id):
             self.offset = 0
         self.run_id = run_id
+        if self._owner_is_alive():  # what is caught up with later reopens nothing
+            store.reopen_parent(self.header)
         self._is_attached = True
         self._note("")
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -28,7 +29,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from conf.schema import TrackingSection
 
@@ -48,6 +48,7 @@ _CHECK_EVERY_S = 10.0
 _MAX_STARTS = 5
 _ROOT = Path(__file__).resolve().parents[2]
 _SQLITE = "sqlite:///"
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
 _started: list[subprocess.Popen[bytes]] = []
 """Kept, since a Popen that is collected before its process ends complains."""
 
@@ -93,22 +94,20 @@ def stage_key(parent: str, stage: str, name: str) -> str:
     return sha256("\n".join((parent, stage, name)).encode()).hexdigest()[:32]
 
 
-def without_credentials(uri: str) -> str:
-    """An address without user and password, for a file that others may read."""
-    parts = urlsplit(uri)
-    if "@" not in parts.netloc:
-        return uri
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+def without_credentials(text: str) -> str:
+    """An address, or a text with some, without user and password, for what others may read."""
+    return _CREDENTIALS.sub("", text)
 
 
 class Spool:
-    """The writing side of one spool file."""
+    """The writing side of one spool file; its owner alone may read it, as `uri` has passwords."""
 
     def __init__(self, target: Target, run: Mapping[str, Any]) -> None:
         self.target = target
         target.spool.mkdir(parents=True, exist_ok=True)
         self.path = target.spool / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.jsonl"
-        self._file = self.path.open("w", encoding="utf-8")
+        private = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._file = os.fdopen(private, "w", encoding="utf-8")
         self._next_check = 0.0
         self._starts = 0
         where = {"uri": target.uri, "experiment": target.experiment}

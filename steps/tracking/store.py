@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from steps.tracking.spool import KEY_PREFIX
+from steps.tracking.spool import KEY_PREFIX, without_credentials
 
 KEY_TAG = "spa.key"
 PARENT_TAG = "mlflow.parentRunId"
@@ -23,6 +24,7 @@ _MAX_PARAM_CHARS = 5000
 _NOT_IN_KEYS = re.compile(r"[^\w\-./: ]")
 _BAD_VALUE = "INVALID_PARAMETER_VALUE"
 _MISSING = "RESOURCE_DOES_NOT_EXIST"
+_ENDED_EARLY = ("FAILED", "KILLED")
 
 
 class RunGoneError(Exception):
@@ -104,6 +106,15 @@ class Store:
         if run_id not in self._content:
             self._content[run_id] = _Content(self._client, run)
         return run_id
+
+    def reopen_parent(self, header: Mapping[str, Any]) -> None:
+        """Set the parent of a stage that is at work to running, where it had ended early."""
+        if not header.get("parent"):
+            return
+        parent = self._parent(self._experiment(str(header["experiment"])), str(header["parent"]))
+        with suppress(RunGoneError):  # the stage's run is there without it
+            if self._known(parent).info.status in _ENDED_EARLY:
+                self._client.update_run(parent, status="RUNNING")
 
     def send(self, run_id: str, lines: Iterable[Mapping[str, Any]]) -> str:
         """Log metrics and parameters that the run hasn't; why some were refused for good, or ""."""
@@ -222,6 +233,6 @@ def _key(name: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """An error in one line."""
+    """An error in one line, without the password that MLflow shows in its addresses."""
     lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:300]}"
+    return f"{type(error).__name__}: {without_credentials(lines[0])[:300]}"

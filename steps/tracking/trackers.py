@@ -13,7 +13,7 @@ from typing import Any, Protocol, TextIO
 
 from steps.tracking.jsonl import METRICS_FILE, end_torn_line, flatten, merged, metrics_line
 from steps.tracking.progress import Progress
-from steps.tracking.spool import KEY_PREFIX, Spool
+from steps.tracking.spool import KEY_PREFIX, Spool, without_credentials
 
 CLOSE_WAIT_S = 10.0
 """Longest that the end of a stage waits for a remote server; a failed attempt ends it at once."""
@@ -220,7 +220,7 @@ def finish(spool: Spool, status: str, wait_s: float | None, *, id_wait_s: float 
         _log.warning(
             "MLflow at %s has not taken all metrics (%s); they wait in %s for the next run, or "
             "for `python -m steps.tracking sync %s`.",
-            spool.target.uri,
+            without_credentials(spool.target.uri),
             error,
             spool.path,
             spool.path.parent,
