@@ -371,7 +371,9 @@ def main() -> None:
         except SPAError as error:
             runs.refuse(error)
     if runs.is_starting(ARGV):  # a terminated run ends its tasks, as one does that Ctrl-C ends
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(ending, signal.default_int_handler)
     try:
         SPAFlow()
     except SystemExit as stop:

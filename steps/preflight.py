@@ -7,12 +7,19 @@ is what only environments, files and the tracking store can tell. Loads no large
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from conf.schema import Config
 from envs import splits
+from envs.base import COORDS, STATE_FORMATS, TextEnv
 from envs.errors import EnvironmentConfigError
+from steps.agent.parsing import find_tags, parse_response
+from steps.agent.records import ResponseFormat
+from steps.agent.splice import write_response
+from steps.agent.states import PLACE
 from steps.errors import ConfigError, SPAError
 from steps.policies.model_directory import check_model, check_model_directory, context_limit
 from steps.settings import check_generation, env_factory
@@ -34,6 +41,7 @@ def check(config: Config) -> None:
     check_backends(config)
     check_generation(config)
     _check_model(config)
+    _check_words(config)
     _check_puzzles(config)
     check_tracking(config)
 
@@ -63,6 +71,44 @@ def _check_model(config: Config) -> None:
             f"model {model.name!r} has no path and isn't built from scratch: give --model a "
             "Hugging Face directory or a hub name (owner/name)."
         )
+
+
+def _check_words(config: Config) -> None:
+    """The answer format must hold what the world says: its actions, and its first state."""
+    with closing(env_factory(config)()) as env:
+        world = env.unwrapped
+        assert isinstance(world, TextEnv), world
+        env.reset(seed=0)
+        _check_actions(config, world.action_names or ())
+        for state_format in STATE_FORMATS:
+            tags = find_tags(world.describe(state_format), ResponseFormat.WORLD_MODEL)
+            if tags:
+                raise ConfigError(
+                    f"the first state of {config.env.id} in {state_format} holds a tag of the "
+                    f"answer format, {tags[0].name!r}: no answer could repeat it and be read; "
+                    "write the state without it."
+                )
+        if config.prompt.random_coords and not PLACE.search(world.describe(COORDS)):
+            raise ConfigError(
+                f"prompt.random_coords=true draws places such as (0,1) anew, and the first state "
+                f"of {config.env.id} has none; set it to false."
+            )
+
+
+def _check_actions(config: Config, names: Sequence[str]) -> None:
+    separator, response_format = config.env.action_separator, config.prompt.response_format
+    for name in names:
+        answer = write_response(
+            response_format, observation="s", prediction="s", actions=[name], separator=separator
+        )
+        parsed = parse_response(answer, response_format, action_names=names, separator=separator)
+        if not parsed.is_well_formed or parsed.actions != (name,):
+            read = ", ".join(map(repr, parsed.actions)) or parsed.status.value
+            raise ConfigError(
+                f"the action {name!r} of {config.env.id} is read back from an answer as {read}: "
+                f"rename it, so that it holds neither tags nor env.action_separator={separator!r}, "
+                "or change the separator."
+            )
 
 
 def _check_puzzles(config: Config) -> None:

@@ -61,6 +61,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "steps.preflight": (
         *BASICS,
         "envs",
+        "steps.agent",
         "steps.policies.model_directory",
         "steps.settings",
         "steps.tracking",

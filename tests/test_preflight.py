@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import envs
 from conf import compose
 from conf.schema import Config
 from steps import preflight
@@ -55,6 +58,60 @@ def test_a_profile_whose_trainer_isnt_there_says_so(profile: str) -> None:
 def test_what_a_stage_would_fail_at_is_refused(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         preflight.check(smoke(*override.split()))
+
+
+WORDY = """
+from envs.frozenlake import FrozenLake
+
+
+class Wordy(FrozenLake):
+    def __init__(self, names=(), state=""):
+        super().__init__()
+        self.names, self.words = names, state
+        self.action_names = (*self.action_names, *names)
+
+    def describe(self, state_format="grid_coords"):
+        return self.words or super().describe(state_format)
+"""
+
+
+@pytest.fixture
+def wordy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A stranger's lake with actions and states of one's own."""
+    (tmp_path / "wordy.py").write_text(WORDY)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "wordy:Wordy"
+    sys.modules.pop("wordy", None)
+    envs._creator.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "overrides", "words"),
+    [
+        ({"names": ["go down || now"]}, [], r"'go down \|\| now' of wordy:Wordy is read back"),
+        ({"names": ["<answer>"]}, [], "'<answer>' of wordy:Wordy"),
+        ({"names": ["to the left"]}, ["env.action_separator=the"], "separator='the'"),
+        ({"state": "a <observation> of it"}, [], "holds a tag of the answer format, 'observation'"),
+        (
+            {"state": "a dark cellar"},
+            ["prompt.random_coords=true", "prompt.state_shown=coords"],
+            "the first state of wordy:Wordy has none",
+        ),
+    ],
+)
+def test_a_world_whose_words_the_format_cant_hold_is_refused(
+    wordy: str, kwargs: dict[str, Any], overrides: list[str], words: str
+) -> None:
+    config = compose(env=wordy, profile="smoke", overrides=[QUIET, *overrides])
+    config.env.kwargs = kwargs
+    with pytest.raises(ConfigError, match=words):
+        preflight._check_words(config)
+
+
+def test_actions_of_several_words_and_any_case_are_held(wordy: str) -> None:
+    config = compose(env=wordy, profile="smoke", overrides=[QUIET])
+    config.env.kwargs = {"names": ["pick up the key", "OPEN the chest", "wait | see", "up"]}
+    preflight._check_words(config)
 
 
 def test_a_directory_that_is_no_model_is_refused(model_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -147,9 +148,12 @@ def test_two_environments_run_side_by_side_and_a_killed_ppo_goes_on_at_its_retry
 
 
 @pytest.mark.slow
-def test_a_terminated_run_ends_its_tasks_and_says_how_to_go_on(runs: Runs) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_run_ends_its_tasks_and_says_how_to_go_on(
+    runs: Runs, ending: signal.Signals
+) -> None:
     process = runs.waiting()
-    process.terminate()
+    process.send_signal(ending)
     assert process.wait(280) != 0
     said = (runs.work / "out").read_text()
     assert "resume --origin-run-id" in said
@@ -158,6 +162,20 @@ def test_a_terminated_run_ends_its_tasks_and_says_how_to_go_on(runs: Runs) -> No
         while time.monotonic() < deadline:  # who has ended is there until init has looked
             os.killpg(process.pid, 0)
             time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_run_under_nohup_outlives_its_terminal(runs: Runs) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the run inherits
+    try:
+        process = runs.waiting()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    process.terminate()
+    assert process.wait(280) != 0
 
 
 @pytest.mark.slow
