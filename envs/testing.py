@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -160,7 +161,8 @@ def _check_steps(game: TextEnv, seed: int) -> None:
 def _check_result(
     reward: Any, terminated: Any, truncated: Any, info: dict[str, Any], *, seed: int
 ) -> None:
-    _require(math.isfinite(reward), f"reward is a finite number, not {reward!r}", seed=seed)
+    is_number = isinstance(reward, int | float | np.number) and math.isfinite(reward)
+    _require(is_number, f"reward is a finite number, not {reward!r}", seed=seed)
     flags = {"terminated": terminated, "truncated": truncated}
     for name in ("success", "action_is_valid", "action_is_effective"):
         flags[f"info[{name!r}]"] = info.get(name)
@@ -299,6 +301,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.exit(2, f"{error}\n")
         except AssertionError as error:
             parser.exit(1, f"{env_id} breaks a promise: {error}\n")
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            line = f"{where.filename}:{where.lineno}, in {where.name}()"
+            parser.exit(1, f"{env_id} raised {error!r} at {line}\n")
         print(f"{env_id} keeps every promise")  # noqa: T201
 
 

@@ -43,6 +43,10 @@ class StageError(SPAError, RuntimeError):
     """A stage ran, but its result may not be used (nothing survived the filter, steps lack)."""
 
 
+class GameError(SPAError, RuntimeError):
+    """A game's own code raised while it was played; the same seed will raise again."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], *, also: str = "") -> str:
     """The message for a name that isn't known: the nearest known one first, then all of them."""
     names = sorted(known)

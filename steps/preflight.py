@@ -16,6 +16,7 @@ from conf.schema import Config
 from envs import splits
 from envs.base import COORDS, STATE_FORMATS, TextEnv
 from envs.errors import EnvironmentConfigError
+from steps.agent.game_errors import game_error
 from steps.agent.parsing import find_tags, parse_response
 from steps.agent.records import ResponseFormat
 from steps.agent.splice import write_response
@@ -78,21 +79,29 @@ def _check_words(config: Config) -> None:
     with closing(env_factory(config)()) as env:
         world = env.unwrapped
         assert isinstance(world, TextEnv), world
-        env.reset(seed=0)
-        _check_actions(config, world.action_names or ())
-        for state_format in STATE_FORMATS:
-            tags = find_tags(world.describe(state_format), ResponseFormat.WORLD_MODEL)
-            if tags:
-                raise ConfigError(
-                    f"the first state of {config.env.id} in {state_format} holds a tag of the "
-                    f"answer format, {tags[0].name!r}: no answer could repeat it and be read; "
-                    "write the state without it."
-                )
-        if config.prompt.random_coords and not PLACE.search(world.describe(COORDS)):
+        try:
+            env.reset(seed=0)
+            states = {each: world.describe(each) for each in STATE_FORMATS}
+        except Exception as error:
+            raise game_error(error, world, 0) or error from error
+    _check_actions(config, world.action_names or ())
+    for state_format, text in states.items():
+        if not isinstance(text, str):
             raise ConfigError(
-                f"prompt.random_coords=true draws places such as (0,1) anew, and the first state "
-                f"of {config.env.id} has none; set it to false."
+                f"describe({state_format!r}) of {config.env.id} is {text!r}; it must be a text."
             )
+        tags = find_tags(text, ResponseFormat.WORLD_MODEL)
+        if tags:
+            raise ConfigError(
+                f"the first state of {config.env.id} in {state_format} holds a tag of the "
+                f"answer format, {tags[0].name!r}: no answer could repeat it and be read; "
+                "write the state without it."
+            )
+    if config.prompt.random_coords and not PLACE.search(states[COORDS]):
+        raise ConfigError(
+            "prompt.random_coords=true draws places such as (0,1) anew, and the first state of "
+            f"{config.env.id} has none; set it to false."
+        )
 
 
 def _check_actions(config: Config, names: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import envs
 from conf import compose
 from conf.schema import Config
 from steps import preflight
-from steps.errors import ConfigError, ModelError
+from steps.errors import ConfigError, ModelError, SPAError
 
 QUIET = "tracking.enabled=false"
 
@@ -65,12 +65,15 @@ from envs.frozenlake import FrozenLake
 
 
 class Wordy(FrozenLake):
-    def __init__(self, names=(), state=""):
+    def __init__(self, names=(), state="", broken=False):
         super().__init__()
+        self.broken = broken
         self.names, self.words = names, state
         self.action_names = (*self.action_names, *names)
 
     def describe(self, state_format="grid_coords"):
+        if self.broken:
+            raise KeyError("cellar")
         return self.words or super().describe(state_format)
 """
 
@@ -91,6 +94,8 @@ def wordy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ({"names": ["go down || now"]}, [], r"'go down \|\| now' of wordy:Wordy is read back"),
         ({"names": ["<answer>"]}, [], "'<answer>' of wordy:Wordy"),
         ({"names": ["to the left"]}, ["env.action_separator=the"], "separator='the'"),
+        ({"broken": True}, [], r"wordy:Wordy raised KeyError\('cellar'\) in .*wordy\.py:"),
+        ({"state": {"room": 1}}, [], r"describe\('grid'\) of wordy:Wordy is \{'room': 1\}"),
         ({"state": "a <observation> of it"}, [], "holds a tag of the answer format, 'observation'"),
         (
             {"state": "a dark cellar"},
@@ -104,7 +109,7 @@ def test_a_world_whose_words_the_format_cant_hold_is_refused(
 ) -> None:
     config = compose(env=wordy, profile="smoke", overrides=[QUIET, *overrides])
     config.env.kwargs = kwargs
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(SPAError, match=words):
         preflight._check_words(config)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from envs.base import TextEnv
 from steps.agent.drivers import Drive, Policy, StreamingPolicy
+from steps.agent.game_errors import names_the_game
 from steps.agent.parsing import parse_response
 from steps.agent.prompts import PromptSettings, build_messages
 from steps.agent.records import (
@@ -162,6 +163,7 @@ class Episode:
     server makes up batches of its own.
     """
 
+    @names_the_game
     def __init__(
         self,
         position: int,
@@ -173,8 +175,8 @@ class Episode:
         self.spec = spec
         self.env = env
         self.settings = settings
-        self.env.reset(seed=spec.env_seed)
         self.world = cast(TextEnv, env.unwrapped)
+        self.env.reset(seed=spec.env_seed)
         self.puzzle_hash = self.world.puzzle_hash()
         # The seed made the board; from here each episode has its own luck, or the members of a
         # group would all slip at the same steps and count as one.
@@ -194,6 +196,7 @@ class Episode:
         self.error = ""
         self.request: PolicyRequest | None = None
 
+    @names_the_game
     def ask(self) -> PolicyRequest:
         """The request of the turn that comes now."""
         settings, prompt = self.settings, self.settings.prompt
@@ -216,14 +219,15 @@ class Episode:
             max_actions=min(per_turn, self.actions_left),
             observation_truth=self._describe(prompt.observation.value),
             action_names=self.world.action_names,
-            oracle=self.world.oracle,
+            oracle=self._oracle,
             sample_action=self._sample_action,
-            predict=self.teller.predict,
+            predict=self._predict,
             # Turns may run out before the budget does.
             actions_left=min(self.actions_left, per_turn * (settings.max_turns - index)),
         )
         return self.request
 
+    @names_the_game
     def take(self, completion: Completion) -> None:
         """Plays the answer and decides whether the episode ends."""
         stop = _FAILED.get(completion.finish_reason)
@@ -394,5 +398,14 @@ class Episode:
         self.stop_reason, self.error = reason, error
         self.close()
 
+    @names_the_game
+    def _predict(self, actions: Sequence[str]) -> dict[str, float]:
+        return self.teller.predict(actions)
+
+    @names_the_game
+    def _oracle(self, actions_left: int | None = None) -> str | None:
+        return self.world.oracle(actions_left)
+
+    @names_the_game
     def _sample_action(self, seed: int) -> str:
         return self.world.sample_action(np.random.default_rng(seed))

@@ -1,0 +1,51 @@
+"""Errors that a game's own code raises, told as what its author can mend."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from envs.base import TextEnv
+from steps.errors import GameError, SPAError
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def game_error(error: Exception, world: TextEnv, seed: int) -> GameError | None:
+    """What the game did, where and with which seed; None where its code had no part in it."""
+    game = type(world)
+    files = {
+        inspect.getfile(cls)
+        for cls in game.__mro__[: game.__mro__.index(TextEnv)]
+        if cls.__module__ != "builtins"
+    }
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename in files]
+    if not frames:
+        return None
+    name = f"{game.__module__}:{game.__qualname__}"
+    return GameError(
+        f"{name} raised {error!r} in {frames[0].name}() of the episode with seed {seed}, at "
+        f"{frames[-1].filename}:{frames[-1].lineno}; mend it there, and see whether "
+        f"`python -m envs.testing {name}` finds more."
+    )
+
+
+def names_the_game(method: Method) -> Method:
+    """For methods of an episode: an error of its `world` is raised as `GameError`."""
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except SPAError:
+            raise
+        except Exception as error:
+            found = game_error(error, self.world, self.spec.env_seed)
+            if found is None:
+                raise
+            raise found from error
+
+    return cast(Method, call)

@@ -1,0 +1,83 @@
+"""A game that raises is named, with place and seed; our own mistakes keep their traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envs import testing
+from envs.frozenlake import FrozenLake
+from steps.agent import rollout
+from steps.agent.rollout import EpisodeSpec
+from steps.errors import GameError, SPAError
+from steps.policies.random_policy import RandomPolicy
+from tests.agent.test_rollout import play, rules
+
+SPECS = [EpisodeSpec(env_seed=17, sampling_seed=1)]
+
+
+class Broken(FrozenLake):
+    """Raises in the method that `where` names."""
+
+    where = "step"
+
+    def step(self, action: str) -> Any:
+        if self.where == "step":
+            return self._open("cellar")
+        return super().step(action)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.where == "reset":
+            raise RuntimeError("no map")
+        return super().reset(seed=seed, options=options)
+
+    def possible_next(self, actions: Any, state_format: str = "grid_coords") -> dict[str, float]:
+        if self.where == "possible_next":
+            raise ZeroDivisionError
+        return super().possible_next(actions, state_format)
+
+    def _open(self, room: str) -> Any:
+        return {}[room]
+
+
+@pytest.mark.parametrize(
+    ("where", "raised"),
+    [
+        ("step", "KeyError('cellar')"),
+        ("reset", "RuntimeError('no map')"),
+        ("possible_next", "ZeroDivisionError()"),
+    ],
+)
+def test_a_game_that_raises_is_named_with_method_seed_and_line(
+    where: str, raised: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Broken, "where", where)
+    with pytest.raises(GameError) as found:
+        play(RandomPolicy(), rules(), make_env=Broken, specs=SPECS)
+    said = str(found.value)
+    name = f"{__name__}:Broken"
+    assert said.startswith(f"{name} raised {raised} in {where}() of the episode with seed 17, at ")
+    assert f"{__file__}:" in said and f"`python -m envs.testing {name}`" in said
+    assert isinstance(found.value.__cause__, Exception)
+
+
+def test_a_mistake_of_ours_isnt_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(*_: Any, **__: Any) -> Any:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(rollout, "parse_response", parse)
+    with pytest.raises(ValueError, match="ours") as found:
+        play(RandomPolicy(), rules(), make_env=FrozenLake, specs=SPECS)
+    assert not isinstance(found.value, SPAError)
+
+
+def test_the_check_of_a_game_says_in_one_line_what_it_raised(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        testing.main([f"{__name__}:Broken"])
+    assert stopped.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"{__name__}:Broken raised KeyError('cellar') at {__file__}:")
+    assert said.endswith("in _open()\n") and said.count("\n") == 1
