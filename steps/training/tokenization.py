@@ -90,13 +90,22 @@ def fitting(rows: Sequence[SFTRow], max_length: int) -> list[SFTRow]:
     """The rows of at most `max_length` tokens; raises `DataError` where most are longer."""
     kept = [row for row in rows if len(row.token_ids) <= max_length]
     if rows and len(kept) < MIN_SHARE * len(rows):
-        longest = max(len(row.token_ids) for row in rows)
+        longest = max(rows, key=lambda row: len(row.token_ids))
+        length, learned = len(longest.token_ids), sum(map(bool, longest.weights))
+        room = _round_up(length)
         raise DataError(
             f"{len(rows) - len(kept)} of {len(rows)} finetuning rows have more than {max_length} "
-            f"tokens (the longest {longest}): raise sft.max_length or the model's context, or "
-            "shorten the history (prompt.history=last_k)."
+            f"tokens (the longest {length}, of which {learned} are learned). A model that is built "
+            f'here takes them with --override "model.max_positions={room} '
+            f'sampling.max_model_len={room} sampling.max_new_tokens={_round_up(learned)}"; a '
+            "pretrained one with a larger sft.max_length, up to its context, or a shorter history "
+            "(prompt.history=last_k)."
         )
     return kept
+
+
+def _round_up(tokens: int) -> int:
+    return -(-(tokens + 1) // 64) * 64
 
 
 def tokenize_sets(
