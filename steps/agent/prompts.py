@@ -117,8 +117,12 @@ def build_messages(
     actions_left: int,
     earlier: Sequence[Turn],
     max_new_tokens: int,
+    has_board: bool = True,
 ) -> tuple[Message, ...]:
-    """The chat of one turn, ending with the user message that shows `state`."""
+    """The chat of one turn, ending with the user message that shows `state`.
+
+    `has_board`: whether the world's formats differ, so that the one that is asked for has a name.
+    """
     shown = _replayed(settings, earlier)
     if settings.style is PromptStyle.STATE_ONLY:
         return _chat(shown, [turn.state_shown for turn in shown], state)
@@ -130,7 +134,9 @@ def build_messages(
         )
     last = shown[-1] if shown else None
     blocks.append(_turn_block(settings, state, turn_index, actions_left, last))
-    blocks[0] = f"{_rules(settings, instruction, action_names, max_new_tokens)}\n\n{blocks[0]}"
+    blocks[0] = (
+        f"{_rules(settings, instruction, action_names, max_new_tokens, has_board)}\n\n{blocks[0]}"
+    )
     return (Message(role="system", content=SYSTEM), *_chat(shown, blocks[:-1], blocks[-1]))
 
 
@@ -156,6 +162,7 @@ def _rules(
     instruction: str,
     action_names: Sequence[str] | None,
     max_new_tokens: int,
+    has_board: bool,
 ) -> str:
     """What stays the same in every turn; it opens the first message."""
     lines = [instruction.strip(), ""] if instruction.strip() else []
@@ -170,9 +177,13 @@ def _rules(
         )
     lines += ["Your answer must have this form, with nothing before or after it:", _form(settings)]
     if settings.response_format is ResponseFormat.WORLD_MODEL:
+        seen, foreseen = "as it is shown to you", "in the same way"
+        if has_board:
+            seen = _STATE_WORDS[settings.observation]
+            foreseen = _STATE_WORDS[settings.prediction]
         lines += [
-            f"Write the current state inside <observation>: {_STATE_WORDS[settings.observation]}.",
-            f"{_prediction_rule(settings)}: {_STATE_WORDS[settings.prediction]}.",
+            f"Write the current state inside <observation>: {seen}.",
+            f"{_prediction_rule(settings)}: {foreseen}.",
         ]
     lines.append(f"An answer may be {max_new_tokens} tokens long at most.")
     return "\n".join(lines)

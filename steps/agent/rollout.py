@@ -19,11 +19,11 @@ from typing import NamedTuple, cast
 import gymnasium
 import numpy as np
 
-from envs.base import TextEnv
+from envs.base import COORDS, GRID, TextEnv
 from steps.agent.drivers import Drive, Policy, StreamingPolicy
 from steps.agent.game_errors import names_the_game
 from steps.agent.parsing import parse_response
-from steps.agent.prompts import PromptSettings, build_messages
+from steps.agent.prompts import PromptSettings, PromptStyle, build_messages
 from steps.agent.records import (
     Completion,
     FinishReason,
@@ -195,6 +195,10 @@ class Episode:
         self.stop_reason: StopReason | None = None
         self.error = ""
         self.request: PolicyRequest | None = None
+        # Some worlds have one text for all formats; what isn't told needs no look.
+        self.has_board = settings.prompt.style is PromptStyle.STATE_ONLY or (
+            self.world.describe(GRID) != self.world.describe(COORDS)
+        )
 
     @names_the_game
     def ask(self) -> PolicyRequest:
@@ -210,6 +214,7 @@ class Episode:
             actions_left=self.actions_left,
             earlier=self.turns,
             max_new_tokens=settings.sampling.max_new_tokens,
+            has_board=self.has_board,
         )
         per_turn = settings.max_actions_per_turn
         self.request = PolicyRequest(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import envs
 from steps.agent.prompts import History, PromptSettings, PromptStyle, build_messages
 from steps.agent.records import (
     Completion,
@@ -17,6 +18,7 @@ from steps.agent.records import (
     ResponseFormat,
     Turn,
 )
+from steps.agent.rollout import Episode, EpisodeSpec, RolloutSettings
 from steps.agent.splice import write_response
 from steps.errors import ConfigError
 
@@ -66,7 +68,9 @@ def earlier_turns(settings: PromptSettings, count: int) -> list[Turn]:
     return turns
 
 
-def prompt(settings: PromptSettings, turn_index: int = 2) -> tuple[Message, ...]:
+def prompt(
+    settings: PromptSettings, turn_index: int = 2, *, has_board: bool = True
+) -> tuple[Message, ...]:
     return build_messages(
         settings,
         instruction="\nWalk to the goal (G); the pit (O) ends the game.\n",
@@ -76,6 +80,7 @@ def prompt(settings: PromptSettings, turn_index: int = 2) -> tuple[Message, ...]
         actions_left=4 - turn_index,
         earlier=earlier_turns(settings, turn_index),
         max_new_tokens=100,
+        has_board=has_board,
     )
 
 
@@ -173,3 +178,20 @@ if __name__ == "__main__":
     for golden_name in NAMES:
         path = GOLDEN / f"{golden_name}.txt"
         path.write_text(rendered(prompt(settings_of(golden_name))), encoding="utf-8")
+
+
+def test_a_world_with_one_text_for_all_formats_is_told_of_no_grid() -> None:
+    user, other = (prompt(PromptSettings(), 0, has_board=told)[-1] for told in (True, False))
+    assert "inside <observation>: the grid, then the coordinates" in user.content
+    assert "grid" not in other.content and "coordinates" not in other.content
+    assert "inside <observation>: as it is shown to you." in other.content
+    assert "inside <prediction>: in the same way." in other.content
+
+
+@pytest.mark.parametrize(("env_id", "has_board"), [("frozenlake", True), ("bandit", False)])
+def test_play_tells_of_a_grid_where_there_is_one(env_id: str, has_board: bool) -> None:
+    episode = Episode(
+        0, EpisodeSpec(env_seed=1), envs.make(env_id), RolloutSettings(prompt=PromptSettings())
+    )
+    (message,) = [each for each in episode.ask().messages if each.role == "user"]
+    assert ("the grid" in message.content) == has_board
