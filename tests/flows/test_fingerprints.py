@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,12 @@ import envs
 from conf import schema
 from envs import math_data
 from envs.frozenlake import FrozenLake
-from steps import evaluate, filter_format, ppo_train, selfplay_generate, sft_train
+from steps import evaluate, filter_format, ppo_train, preflight, selfplay_generate, sft_train
 from steps.orchestration import fingerprints
 from steps.orchestration.fingerprints import SETTINGS, differences, fingerprint, parts_of
 from steps.tracking import NullTracker
+from steps.training import backends
+from steps.training.backends import Facts
 from steps.training.checkpoints import DirectoryCheckpoints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +88,70 @@ def test_vllm_counts_in_the_stages_that_it_may_play() -> None:
 
     assert played() == played("generation.engine=vllm") == ["selfplay_generate", "evaluate"]
     assert played("generation.engine=hf") == played(model=None) == []
+
+
+def test_other_weights_in_the_same_directory_are_another_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    one = config(model=str(tmp_path))
+    seen = []
+    for text in ("of today", "of today", "of tomorrow"):
+        (tmp_path / "model.safetensors").write_text(text)
+        seen.append((chain(one), parts_of("evaluate", one, before="")))
+    (first, parts), (same, _), (other, changed_parts) = seen
+    assert first == same
+    assert all(first[stage] != other[stage] for stage in SETTINGS)
+    (line,) = differences(changed_parts, parts)
+    assert line.startswith("model: ")
+
+
+def test_another_revision_or_name_on_the_hub_is_another_model() -> None:
+    def of(name: str, *overrides: str) -> dict[str, str]:
+        return chain(conf.compose(profile="smoke", model=name, overrides=list(overrides)))
+
+    base = of("owner/name")
+    assert of("owner/name", "model.revision=main") == base
+    for other in (of("owner/name", "model.revision=v2"), of("owner/other")):
+        assert all(other[stage] != base[stage] for stage in SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("step", "section"), [("sft_train", "sft"), ("ppo_train", "ppo"), ("evaluate", "")]
+)
+def test_the_trainer_that_auto_chooses_is_a_setting(
+    step: str, section: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    can_be_verl = ["ppo.lr_schedule=constant", "ppo.minibatch_size=16"]
+    one = conf.compose(profile="smoke", model="owner/name", overrides=can_be_verl)
+    assert (one.sft.backend, one.ppo.backend, one.device) == ("auto", "auto", "auto")
+    seen = {}
+    for num_gpus in (0, 1):
+        found = Facts(parameters=10**9, gpus=num_gpus, has_verl=True)
+        monkeypatch.setattr(backends, "facts", lambda config, found=found: found)
+        seen[num_gpus] = parts_of(step, preflight.settled(one, step), before="")
+    if not section:
+        assert seen[0] == seen[1]
+        return
+    key = f"{section}.backend"
+    assert [seen[num]["settings"][key] for num in (0, 1)] == ["local", "verl"]
+    assert f"settings {key}: verl, was local" in differences(seen[1], seen[0])
+    assert "verl" in seen[1]["versions"] and "verl" not in seen[0]["versions"]
+
+
+def test_a_vllm_that_auto_may_choose_counts_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = conf.compose(profile="smoke", model="owner/name")
+    assert one.generation.engine == "auto"
+    found = fingerprints.version
+    seen = []
+    for number in ("0.24.0", "0.24.0+cu130", "0.25.0"):
+        monkeypatch.setattr(
+            fingerprints,
+            "version",
+            lambda name, number=number: number if name == "vllm" else found(name),
+        )
+        seen.append({s: fingerprint(parts_of(s, one, before="")) for s in SETTINGS})
+    assert seen[0] == seen[1]
+    moved = [stage for stage in SETTINGS if seen[0][stage] != seen[2][stage]]
+    assert moved == ["selfplay_generate", "evaluate"]
 
 
 def test_an_ids_own_arguments_count_as_much_as_given_ones() -> None:
@@ -240,6 +307,96 @@ def test_of_installed_packages_only_the_games_own_counts(folder: str, tmp_path: 
     own = {"dam.game:dam/__init__.py", "dam.game:dam/game.py", "dam.game:dam/deep/rules.py"}
     others = {"dam.game:library/__init__.py"} if folder == "anywhere" else set()
     assert set(found) == own | others
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of this project's code, which the fingerprints read in place of our own."""
+    for name in ("envs", "steps"):
+        for path in (ROOT / name).rglob("*.py"):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+    monkeypatch.setattr(fingerprints, "_ROOT", tmp_path)
+    yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    """Files are read once a process: let them be read again."""
+    for each in (fingerprints._closure, fingerprints._game_modules, fingerprints._code_digest):
+        each.cache_clear()
+
+
+TRAINED = {"sft_train", "ppo_train", "evaluate"}
+"""Evaluation takes likelihoods by the trainers' code."""
+RUN_BY = {
+    "envs.frozenlake": set(SETTINGS),
+    "envs.solvers": set(SETTINGS),  # `from envs import solvers` alone
+    "steps.agent.success": TRAINED,  # of finetuning: `from steps.agent import success` alone
+    "steps.agent.worldmodel": TRAINED,
+    "steps.training.losses": TRAINED,
+    "steps.training.ppo_local": {"ppo_train"},
+    "steps.training.teacher_forced": TRAINED,  # imported in a function
+    "steps.training.verl_hooks": {"sft_train", "ppo_train"},  # named in a text
+    "steps.report.blocks": set(),
+}
+"""Module -> the stages of a lake whose results may change with it."""
+
+
+def test_a_line_of_a_module_moves_the_stages_that_run_it(sources: Path) -> None:
+    def codes() -> dict[str, dict[str, str]]:
+        forget()
+        return {stage: fingerprints.code_of(stage, FrozenLake) for stage in SETTINGS}
+
+    before = codes()
+    for module in RUN_BY:
+        with (sources / f"{module.replace('.', '/')}.py").open("a", encoding="utf-8") as file:
+            file.write("\nANOTHER = 1\n")
+    after = codes()
+    moved = {
+        stage: {name for name in after[stage] if after[stage][name] != before[stage].get(name)}
+        for stage in SETTINGS
+    }
+    assert moved == {
+        stage: {module for module, stages in RUN_BY.items() if stage in stages}
+        for stage in SETTINGS
+    }
+
+
+WEIR = {
+    "weir/__init__.py": "",
+    "weir/game.py": "from envs.frozenlake import FrozenLake\n\n\n"
+    "class Weir(FrozenLake):\n    from weir_words import spoken\n",
+    "weir/gates.py": "",  # imported by nothing: it may be loaded by its name
+    "weir_words/__init__.py": "",
+    "weir_words/spoken.py": "",
+}
+
+
+@pytest.fixture
+def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
+    """A stranger's game in a package, which has another package beside it."""
+    for name, text in WEIR.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield type(envs.make("weir.game:Weir").unwrapped)
+    for name in [name for name in sys.modules if name.startswith("weir")]:
+        sys.modules.pop(name)
+    envs._creator.cache_clear()
+    forget()
+
+
+def test_a_line_beside_a_strangers_game_moves_its_code(weir: type, tmp_path: Path) -> None:
+    before = fingerprints.code_of("evaluate", weir)
+    for file, text in WEIR.items():
+        (tmp_path / file).write_text(f"{text}\nANOTHER = 1\n")
+        fingerprints._code_digest.cache_clear()
+        after = fingerprints.code_of("evaluate", weir)
+        moved = {name for name in after if after[name] != before.get(name)}
+        assert moved == {f"weir.game:{file}"}
+        before = after
 
 
 NO_RESULT = {
