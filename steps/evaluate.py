@@ -27,12 +27,10 @@ from steps import storage
 from steps.agent import success, worldmodel
 from steps.agent.records import ParseStatus, Trajectory, Turn
 from steps.agent.rollout import EpisodeSpec, mix_seed
-from steps.agent.success import Bootstrap, pass_at_k
+from steps.agent.success import Bootstrap
 from steps.errors import ConfigError, StageError
 from steps.report import tables, transcripts
 from steps.tracking import Tracker
-
-__all__ = ["aggregate", "evaluate", "pass_at_k"]
 
 FINAL = "final"
 """Name of the model whose scores stand at the top of the summary."""

@@ -19,9 +19,8 @@ from steps.agent.records import (
     Transition,
     Turn,
 )
-from steps.agent.success import pass_at_k
 from steps.errors import ConfigError, StageError
-from steps.policies import parallel
+from steps.policies import base, parallel
 from steps.settings import env_factory
 from steps.tracking import NullTracker
 from tests.training.toys import finetuned, toy_config
@@ -240,8 +239,30 @@ def test_a_policy_that_only_fails_stops_the_stage(tmp_path, monkeypatch):
         run(make_config(puzzles=2, samples=2, pass_k=[1]), tmp_path, final="random")
 
 
-def test_estimator_is_at_hand():
-    assert evaluation.pass_at_k is pass_at_k
+def test_the_samples_are_drawn_at_the_temperature_of_evaluation(tmp_path, monkeypatch):
+    asked = []
+
+    class Noting:
+        name = "noting"
+
+        def __init__(self, spec):
+            self.policy = base.make_policy(spec)
+
+        def complete(self, requests, sampling):
+            asked.append(sampling.temperature)
+            return self.policy.complete(requests, sampling)
+
+    monkeypatch.setattr(parallel, "make_policy", Noting)
+    config = make_config(
+        puzzles=2, samples=2, pass_k=[1], temperature=0.5, overrides=["sampling.temperature=0.7"]
+    )
+    report = run(config, tmp_path, final="random")
+    assert set(asked) == {0.5}
+    assert report["settings"]["temperature"] == 0.5
+    asked.clear()
+    config.evaluation.greedy = True
+    run(config, tmp_path, final="random")
+    assert set(asked) == {0.5, 0.0}
 
 
 def turn(*steps, status="ok", emitted=None, known=None):

@@ -94,6 +94,25 @@ def test_the_episode_limits_are_those_of_the_environment_section() -> None:
     assert (found.max_turns, found.max_actions, found.max_actions_per_turn) == (5, 20, 4)
 
 
+def test_the_bounds_are_those_of_a_player_with_so_many_turns_and_actions_a_turn() -> None:
+    """By hand: the goal is two steps away, and a slip leads on, nowhere, or back to the start.
+
+    A step from the start succeeds with .9 (to either neighbour), from there with .8; else the
+    player stays, or is back at the start, with .1 each. With n turns left, start and neighbour are
+    worth s(n) = .9 b(n-1) + .1 s(n-1) and b(n) = .8 + .1 s(n-1) + .1 b(n-1):
+    b = .8, .88, .96, .9824 and s = 0, .72, .864, .9504, .9792.
+    """
+    config = Config()
+    config.env.id, config.env.kwargs = "frozenlake", {"map": ["SF", "FG"], "intended_prob": 0.8}
+    config.env.max_turns, config.env.max_actions_per_turn, config.env.max_actions = 5, 1, 10
+    (five,) = settings.bounds_of_puzzles(config, [0])
+    assert five.ceiling == pytest.approx(0.9792)
+    assert settings.floor_and_ceiling(config, [0])["ceiling"] == pytest.approx(0.9792)
+    config.env.max_turns, config.env.max_actions = 10, 2
+    (two,) = settings.bounds_of_puzzles(config, [0])
+    assert two.ceiling == pytest.approx(0.72)
+
+
 def test_the_factory_travels_to_another_process_and_passes_the_arguments() -> None:
     config = Config()
     config.env.kwargs = {"size": 5}

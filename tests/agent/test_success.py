@@ -140,6 +140,19 @@ def test_gain_is_paired_by_puzzle():
     assert paired_gain({"a": before["a"]}, after) is None
 
 
+@pytest.mark.parametrize(("confidence", "low", "high"), [(0.4, 0.3, 0.5), (0.95, 0.1, 0.7)])
+def test_the_interval_of_a_gain_leaves_half_of_its_doubt_on_each_side(confidence, low, high):
+    """Of ten puzzles four are gained: the mean of ten draws is that of a binomial of .4.
+
+    At most 0, 1, 2, 3, 4, 5, 6, 7 of ten: .006, .046, .167, .382, .633, .834, .945, .988. So .3 and
+    .7 of the draws lie at 3 and 5, .025 and .975 at 1 and 7.
+    """
+    before = {str(n): Tries(num=1, successes=0) for n in range(10)}
+    after = {str(n): Tries(num=1, successes=int(n < 4)) for n in range(10)}
+    found = paired_gain(before, after, Bootstrap(resamples=20_000, confidence=confidence))
+    assert found == pytest.approx({"gain": 0.4, "low": low, "high": high, "puzzles": 10})
+
+
 def test_tries_keep_the_order_of_the_puzzles():
     episodes = [episode("b", True), episode("a", False), episode("b", False)]
     assert tries_by_puzzle(episodes) == {
