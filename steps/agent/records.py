@@ -278,7 +278,6 @@ class TokenSample:
     """One token sequence to learn from, with one number a token and no prompt/response split."""
 
     trajectory_id: str
-    turn_indices: tuple[int, ...]
     token_ids: tuple[int, ...]
     loss_mask: tuple[float, ...]
     """1 where the token is learned (for PPO: was sampled), 0 elsewhere; SFT may weight spans."""

@@ -190,7 +190,6 @@ def _turn_sample(trajectory: Trajectory, turn: Turn) -> TokenSample:
     before = len(prompt)
     return TokenSample(
         trajectory_id=trajectory.trajectory_id,
-        turn_indices=(turn.index,),
         token_ids=prompt + answer,
         loss_mask=(0.0,) * before + (1.0,) * len(answer),
         turn_of_token=(-1,) * before + (turn.index,) * len(answer),
@@ -213,7 +212,6 @@ def _episode_sample(trajectory: Trajectory, turns: Sequence[Turn]) -> TokenSampl
         turn_of += (-1,) * context + (turn.index,) * len(answer)
     return TokenSample(
         trajectory_id=trajectory.trajectory_id,
-        turn_indices=tuple(turn.index for turn in turns),
         token_ids=ids,
         loss_mask=mask,
         turn_of_token=turn_of,

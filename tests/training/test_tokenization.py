@@ -175,7 +175,7 @@ def test_a_whole_episode_is_one_sequence_of_the_sampled_tokens() -> None:
 def test_an_episode_whose_history_was_rewritten_gives_a_sequence_a_turn() -> None:
     trajectory = _trajectory(_turn(0, (1, 2), (3, 4)), _turn(1, (1, 2, 7, 9), (5,)))
     first, second = policy_samples(trajectory, whole_episode=True)
-    assert first.token_ids == (1, 2, 3, 4) and first.turn_indices == (0,)
+    assert first.token_ids == (1, 2, 3, 4) and first.turn_of_token == (-1, -1, 0, 0)
     assert second.token_ids == (1, 2, 7, 9, 5) and second.loss_mask == (0, 0, 0, 0, 1)
 
 
