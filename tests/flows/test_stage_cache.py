@@ -51,20 +51,17 @@ def test_an_unchanged_stage_is_computed_once(runs: Runs, run_id: str) -> None:
 
 def test_code_counts_and_comments_do_not(tmp_path: Path) -> None:
     runs = planted(tmp_path)
-    prompts = runs.flow.parents[1] / "steps" / "agent" / "prompts.py"
-    # The fakes import none of the agent loop, as the real stages do: let one of them.
-    stage = runs.flow.parents[1] / "steps" / "selfplay_generate.py"
-    stage.write_text(stage.read_text() + "\nimport steps.agent.prompts\n")
+    game = runs.flow.parents[1] / "envs" / "frozenlake.py"
     run_id_of(runs())
     assert runs.computed() == list(STAGES)
-    prompts.write_text("# A comment.\n" + prompts.read_text() + "\n\n")
+    game.write_text("# A comment.\n" + game.read_text() + "\n\n")
     run_id_of(runs())
     assert runs.computed() == []
-    prompts.write_text(prompts.read_text() + '\nANOTHER_TEXT = "Think."\n')
+    game.write_text(game.read_text() + '\nANOTHER_SYMBOL = "~"\n')
     changed = run_id_of(runs())
     assert runs.computed() == list(STAGES)
     said = runs.command("explain", changed).stdout
-    assert "code steps.agent.prompts:" in said and "(the stage before differs)" in said
+    assert "code envs.frozenlake:" in said and "(the stage before differs)" in said
 
 
 def test_the_modes_and_the_command(runs: Runs) -> None:
