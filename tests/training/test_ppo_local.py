@@ -196,6 +196,27 @@ def test_a_time_limit_ends_it_after_the_step_that_passes_it(model_dir: str, tmp_
     assert train(config, model_dir, tmp_path).steps == 1
 
 
+def test_the_rate_falls_with_the_time_limit_where_that_is_further_on_than_the_steps(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that stands still but in play, which takes ten seconds; the limit is forty."""
+    clock = {"now": 0.0}
+    play = probe.play
+
+    def slow(*args: Any, **kwargs: Any) -> list[Trajectory]:
+        clock["now"] += 10.0
+        return play(*args, **kwargs)
+
+    monkeypatch.setattr("steps.training.ppo_local.time.perf_counter", lambda: clock["now"])
+    monkeypatch.setattr(probe, "play", slow)
+    config = toy_config()
+    config.ppo.total_steps, config.ppo.time_limit_s = 100, 40.0
+    config.ppo.lr_schedule, config.ppo.lr = "linear", 0.001
+    run = train(config, model_dir, tmp_path)
+    rates = [point["actor/lr"] for point in run.curve]
+    assert rates == pytest.approx([0.001, 0.00075, 0.0005, 0.00025])
+
+
 def test_a_probe_takes_no_time_of_the_training(
     model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +252,31 @@ def test_a_new_critic_values_everything_at_zero(model_dir: str) -> None:
     learner = ppo_learner.build_learner(Peers(), toy_config(), model_dir, "")
     assert learner.critic is not None
     assert learner.critic(torch.tensor([[1, 2, 3]])).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_both_optimizers_have_the_settings_of_their_section(model_dir: str) -> None:
+    config = toy_config()
+    section = config.ppo
+    section.optimizer, section.lr, section.muon_lr, section.critic_lr = "muon", 0.01, 0.02, 0.04
+    section.beta1, section.beta2, section.weight_decay = 0.7, 0.95, 0.03
+    section.lr_schedule, section.min_lr_ratio = "linear", 0.2
+    section.warmup_steps, section.total_steps = 3, 7
+    learner = ppo_learner.build_learner(Peers(), config, model_dir, "")
+    assert learner.critic_optimizer is not None
+    adamw, muon, critic = [
+        part.param_groups[0]
+        for part in (*learner.actor_optimizer.parts, *learner.critic_optimizer.parts)
+    ]
+    assert adamw["betas"] == critic["betas"] == (0.7, 0.95)
+    assert adamw["weight_decay"] == muon["weight_decay"] == critic["weight_decay"] == 0.03
+    rates = []
+    for step in range(7):
+        ppo_learner.set_lr(learner, step)
+        rates.append((adamw["lr"], muon["lr"], critic["lr"]))
+    # three steps of warm-up, then from 1 down by a quarter of 0.8 each
+    scales = (0.25, 0.5, 0.75, 1.0, 0.8, 0.6, 0.4)
+    for row, scale in zip(rates, scales, strict=True):
+        assert row == pytest.approx((0.01 * scale, 0.02 * scale, 0.04 * scale))
 
 
 def test_a_small_step_of_a_model_that_plays_in_bfloat16_isnt_lost(
