@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from steps.tracking import NullTracker
 from steps.training import sft_local, tokenization
 from steps.training.batch_order import num_steps
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
+from steps.training.optimizers import Optimizers
 from steps.training.sft_local import SFTRun, evaluate_loss, train_sft
 from steps.training.tiny_model import build_tokenizer
 from steps.training.tokenization import SFTRow, tokenize_examples
@@ -201,6 +203,52 @@ def test_the_loss_is_weighted_by_kinds_of_text(initial: str, tmp_path: Path) -> 
     # weights 1/4, 2, 1/4 and, of the end of the turn, 1: in all 3.5
     expected = (0.25 * opening + 2.0 * answer + 0.25 * closing + end) / 3.5
     assert tracker.logged[0][1]["sft/loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_gradient_is_that_of_the_mean_weighted_loss(initial: str, tmp_path: Path) -> None:
+    config, tracker = toy_config(), NullTracker()
+    config.sft.max_steps, config.sft.batch_size = 1, 2
+    config.sft.tag_weight, config.sft.answer_weight = 0.25, 2.0
+    pair = [example("A", "Left"), example("B", "Right")]
+    finetune(config, initial, tmp_path, pair, tracker=tracker)
+    model, tokenizer = sft_local.load_model(initial), build_tokenizer()
+    loss = torch.tensor(0.0)
+    for room, action in (("A", "Left"), ("B", "Right")):
+        text = f"<|user|>{room}<|end|><|assistant|><answer>{action}</answer><|end|>"
+        ids = tokenizer(text)["input_ids"]
+        scores = torch.log_softmax(model(input_ids=torch.tensor([ids])).logits[0], -1)
+        for place, weight in zip((-4, -3, -2, -1), (0.25, 2.0, 0.25, 1.0), strict=True):
+            loss = loss - weight * scores[place - 1, ids[place]] / 7.0  # both rows weigh 3.5
+    loss.backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    squares = sum(float((gradient**2).sum()) for gradient in gradients if gradient is not None)
+    assert tracker.logged[0][1]["sft/grad_norm"] == pytest.approx(squares**0.5, rel=1e-4)
+
+
+def test_the_optimizers_have_the_settings_of_their_section(
+    initial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = toy_config()
+    section = config.sft
+    section.optimizer, section.lr, section.muon_lr = "muon", 0.01, 0.02
+    section.beta1, section.beta2, section.weight_decay = 0.7, 0.8, 0.03
+    section.schedule, section.min_lr_ratio = "linear", 0.2
+    section.warmup_steps, section.max_steps = 3, 7
+    groups: list[tuple[dict[str, Any], ...]] = []
+    step = Optimizers.step
+
+    def recording(optimizer: Optimizers) -> None:
+        groups.append(tuple(dict(part.param_groups[0]) for part in optimizer.parts))
+        step(optimizer)
+
+    monkeypatch.setattr(Optimizers, "step", recording)
+    finetune(config, initial, tmp_path)
+    # three steps of warm-up, then from 1 down by a quarter of 0.8 each
+    scales = (0.25, 0.5, 0.75, 1.0, 0.8, 0.6, 0.4)
+    for (adamw, muon), scale in zip(groups, scales, strict=True):
+        assert (adamw["lr"], muon["lr"]) == pytest.approx((0.01 * scale, 0.02 * scale))
+        assert adamw["betas"] == (0.7, 0.8)
+        assert adamw["weight_decay"] == muon["weight_decay"] == 0.03
 
 
 def token_losses(model_dir: str, room: str, answer: str) -> list[float]:
