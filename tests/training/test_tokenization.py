@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from conf.schema import SFTSection
@@ -13,6 +15,7 @@ from steps.agent.records import (
     ParseStatus,
     ResponseFormat,
     SFTExample,
+    Span,
     SpanKind,
     StopReason,
     Trajectory,
@@ -104,6 +107,37 @@ def test_masked_states_weigh_nothing_whatever_their_weight() -> None:
         SpanKind.ANSWER: 3.0,
     }
     assert set(span_weights(SFTSection()).values()) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("token", "owner"),
+    [
+        ("on>P", SpanKind.TAG),
+        (">P__", SpanKind.OBSERVATION),
+        ("__G</", SpanKind.OBSERVATION),
+        ("G</ob", SpanKind.TAG),
+        (">P", SpanKind.TAG),
+        ("G<", SpanKind.OBSERVATION),
+    ],
+)
+def test_a_token_across_two_spans_is_of_the_kind_of_most_of_it_at_a_tie_of_the_first(
+    token: str, owner: SpanKind
+) -> None:
+    tokenizer = build_tokenizer([token])
+    response = f"<think><observation>{GRID}</observation></think>"
+    tag = SpanKind.TAG
+    pieces = [("<think><observation>", tag), (GRID, SpanKind.OBSERVATION)]
+    pieces += [("</observation></think>", tag)]
+    start, own = 0, []
+    for text, kind in pieces:
+        own.append(Span(kind=kind, start=start, end=start + len(text)))
+        start += len(text)
+    whole = replace(_example(), response=response, spans=tuple(own))
+    masked = span_weights(SFTSection(state_loss="mask"))
+    (row,) = tokenize_examples([whole], tokenizer, weights=masked)
+    place = row.token_ids.index(tokenizer.convert_tokens_to_ids(token), row.weights.index(1.0))
+    assert SPAN_KINDS[row.kinds[place]] == owner
+    assert row.weights[place] == (1.0 if owner == tag else 0.0)
 
 
 def _row(length: int) -> SFTRow:
