@@ -76,6 +76,18 @@ def test_wrong_states_are_penalized(trajectory: Trajectory, penalty: float) -> N
     assert turn_rewards(trajectory, section) == [0.75 + penalty]
 
 
+@pytest.mark.parametrize(
+    ("prediction", "expected"), [("there", 0.75 + 0.5), ("elsewhere", 0.75 - 0.125)]
+)
+def test_where_other_ways_arent_known_the_state_that_came_is_the_right_prediction(
+    prediction: str, expected: float
+) -> None:
+    """Several steps in a slippery world: only the chance of the path that came is known."""
+    turn = replace(stating(prediction=prediction).turns[0], possible_next={"there": 0.5})
+    section = PPOSection(prediction_reward=0.5, prediction_penalty=-0.125)
+    assert turn_rewards(make_trajectory(turn), section) == [expected]
+
+
 def test_rewards_and_penalties_add_up() -> None:
     section = PPOSection(observation_reward=0.25, prediction_penalty=-0.125)
     assert turn_rewards(stating(prediction="nowhere"), section) == [0.75 + 0.25 - 0.125]
