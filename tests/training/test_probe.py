@@ -47,6 +47,39 @@ def test_pass_at_k_is_over_the_puzzles_of_all_ranks() -> None:
     assert found["pass@1_low"] <= found["pass@1"] <= found["pass@1_high"]  # type: ignore[operator]
 
 
+def test_each_puzzle_is_played_by_one_rank_and_all_of_them_find_its_pass_rates() -> None:
+    config = conf.compose(overrides=["ppo.probe_samples=2", "ppo.probe_pass_k=[1,2]"])
+    played = [share_of(Peers(rank, 2)) for rank in (0, 1)]
+    assert [sorted({each.env_seed for each in share}) for share in played] == [
+        [0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]
+    ]  # fmt: skip
+    assert [len(share) for share in played] == [16, 16]
+    won: dict[int, list[bool]] = {}
+    for each in share_of(Peers()):
+        won.setdefault(each.env_seed, []).append(each.success)
+    ranks = Ranks(0, [success.tries_by_puzzle(share) for share in played])
+    found = probe.pass_scores(ranks, config, played[0])  # type: ignore[arg-type]
+    assert 0 < found["pass@1"] == pytest.approx(sum(map(sum, won.values())) / 32)  # type: ignore[operator]
+    assert found["pass@2"] == pytest.approx(sum(map(any, won.values())) / 16)
+
+
+def share_of(peers: Peers) -> list[Trajectory]:
+    """Random play of this rank's share of sixteen puzzles, each twice."""
+    config = conf.compose()
+    return probe.play(
+        peers,
+        [
+            EpisodeSpec(env_seed=seed, group=seed, member=member, sampling_seed=2 * seed + member)
+            for seed in range(16)
+            for member in (0, 1)
+        ],
+        env_id="frozenlake",
+        make_env=env_factory(config),
+        policy=RandomPolicy(),
+        settings=rollout_settings(config),
+    )
+
+
 def test_episodes_whose_context_was_full_are_counted() -> None:
     played = random_play(2)
     cut = replace(played[0], stop_reason=StopReason.CONTEXT_FULL)
