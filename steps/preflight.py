@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from steps.agent.records import ResponseFormat
 from steps.agent.splice import write_response
 from steps.agent.states import PLACE
 from steps.errors import ConfigError, SPAError
+from steps.policies.engines import choose_engine
 from steps.policies.model_directory import check_model, check_model_directory, context_limit
 from steps.settings import check_generation, env_factory
 from steps.tracking import check_tracking
@@ -35,6 +36,8 @@ _SHAPE_KEYS = {
 
 _TRAINING = {"sft_train": "sft", "ppo_train": "ppo"}
 """Steps that train, and their section of the settings."""
+_PLAYING = ("selfplay_generate", "sft_train", "evaluate")
+"""Steps in which `generation.engine` answers; the second in later rounds."""
 
 
 def check(config: Config) -> None:
@@ -48,19 +51,21 @@ def check(config: Config) -> None:
 
 
 def settled(config: Config, step: str) -> Config:
-    """The settings with `auto` replaced by who trains on this machine, in a step that trains.
+    """The settings with `auto` replaced by who trains, and who answers, on this machine.
 
     Decided before the stage's fingerprint is taken, so that it counts there. Where it can't be
     decided, the stage itself says why.
     """
+    if step in _PLAYING:
+        with suppress(SPAError):
+            engine = choose_engine(config)
+            config = replace(config, generation=replace(config.generation, engine=engine))
     stage = _TRAINING.get(step)
-    if stage is None:
-        return config
-    try:
-        chosen = choose_backend(config, stage)
-    except SPAError:
-        return config
-    return replace(config, **{stage: replace(getattr(config, stage), backend=chosen)})
+    if stage is not None:
+        with suppress(SPAError):
+            chosen = replace(getattr(config, stage), backend=choose_backend(config, stage))
+            config = replace(config, **{stage: chosen})
+    return config
 
 
 def _check_model(config: Config) -> None:

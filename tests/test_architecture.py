@@ -62,6 +62,7 @@ OURS: dict[str, tuple[str, ...]] = {
         *BASICS,
         "envs",
         "steps.agent",
+        "steps.policies.engines",
         "steps.policies.model_directory",
         "steps.settings",
         "steps.tracking",

@@ -16,6 +16,7 @@ from conf import compose
 from conf.schema import Config
 from steps import preflight
 from steps.errors import ConfigError, ModelError, SPAError
+from steps.policies import engines
 
 QUIET = "tracking.enabled=false"
 
@@ -58,6 +59,18 @@ def test_a_profile_whose_trainer_isnt_there_says_so(profile: str) -> None:
 def test_what_a_stage_would_fail_at_is_refused(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         preflight.check(smoke(*override.split()))
+
+
+@pytest.mark.parametrize(("sees_gpu", "engine"), [(True, "vllm"), (False, "hf")])
+@pytest.mark.parametrize("step", ["selfplay_generate", "sft_train", "evaluate"])
+def test_who_answers_is_settled_where_play_is(
+    step: str, sees_gpu: bool, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_fault", lambda: "")
+    monkeypatch.setattr(engines, "_sees_gpu", lambda: sees_gpu)
+    config = smoke("device=auto", "generation.engine=auto", model="owner/name")
+    assert preflight.settled(config, step).generation.engine == engine
+    assert preflight.settled(config, "filter_format").generation.engine == "auto"
 
 
 WORDY = """
