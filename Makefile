@@ -44,7 +44,7 @@ help: ## This list
 	@echo 'ARGS="..." is handed on to run, test, quick and bench; PYTHON=... picks the interpreter.'
 
 run: $(VENV)/.installed ## The whole recipe on FrozenLake; ARGS="--seed 1"
-	$(PY) flows/spa_flow.py run --env frozenlake $(ARGS)
+	$(PY) flows/spa_flow.py run $(if $(findstring --env,$(ARGS)),,--env frozenlake) $(ARGS)
 
 # Files in the tree's order: by their number of tests, the few long ones would come last, and wait
 # for one core.

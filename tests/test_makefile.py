@@ -38,6 +38,11 @@ def test_run_calls_the_flow_with_the_arguments_given() -> None:
     )
 
 
+def test_another_environment_takes_the_place_of_the_lake() -> None:
+    done = make("--dry-run", "-o", ".venv/.installed", "run", "ARGS=--env sokoban")
+    assert done.stdout.split()[1:] == ["flows/spa_flow.py", "run", "--env", "sokoban"]
+
+
 def test_an_interpreter_that_does_not_fit_is_refused_in_one_line(clone: Path) -> None:
     done = make("run", "PYTHON=no-such-python", cwd=clone)
     assert done.returncode == 2

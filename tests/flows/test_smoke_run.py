@@ -71,7 +71,7 @@ def command(words: str, run_id: str = "") -> list[str]:
     """README's line that holds these words, without `python`."""
     (line,) = [line for line in README.splitlines() if re.match(rf"python .*{words}(\s|$)", line)]
     found = shlex.split(line, comments=True)[1:]
-    size = ["--profile", "smoke"] if "run" in found else []
+    size = ["--profile", "smoke"] if "run" in found and "--profile" not in found else []
     change = {"flows/spa_flow.py": str(FLOW), "RUN_ID": run_id}
     return [change.get(word, word) for word in found] + size
 

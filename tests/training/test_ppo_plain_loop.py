@@ -83,7 +83,6 @@ def made_up(learner: Learner) -> list[PPOSample]:
             PPOSample(
                 tokens=TokenSample(
                     trajectory_id=str(number),
-                    turn_indices=(0,),
                     token_ids=ids,
                     loss_mask=(0.0,) * start + (1.0,) * count,
                     turn_of_token=(-1,) * start + (0,) * count,
