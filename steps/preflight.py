@@ -88,7 +88,10 @@ def _check_words(config: Config) -> None:
             env.reset(seed=0)
             states = {each: world.describe(each) for each in STATE_FORMATS}
         except Exception as error:
-            raise game_error(error, world, 0) or error from error
+            found = game_error(error, world, 0)
+            if found is None:
+                raise
+            raise found from error
     _check_actions(config, world.action_names or ())
     for state_format, text in states.items():
         if not isinstance(text, str):

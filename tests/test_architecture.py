@@ -46,7 +46,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "envs": (),
     "steps": (),
     "steps.errors": (),
-    "steps.agent": ("envs.base", "steps.errors"),
+    "steps.agent": ("envs.base", "envs.errors", "steps.errors"),
     "steps.settings": (
         *BASICS,
         "envs",

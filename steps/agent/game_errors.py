@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from envs.base import TextEnv
+from envs.errors import EnvironmentConfigError
 from steps.errors import GameError, SPAError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -17,6 +18,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def game_error(error: Exception, world: TextEnv, seed: int) -> GameError | None:
     """What the game did, where and with which seed; None where its code had no part in it."""
     game = type(world)
+    name = f"{game.__module__}:{game.__qualname__}"
+    if isinstance(error, EnvironmentConfigError):  # which says itself what to do
+        return GameError(f"{name}, seed {seed}: {error}")
     files = {
         inspect.getfile(cls)
         for cls in game.__mro__[: game.__mro__.index(TextEnv)]
@@ -25,7 +29,6 @@ def game_error(error: Exception, world: TextEnv, seed: int) -> GameError | None:
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename in files]
     if not frames:
         return None
-    name = f"{game.__module__}:{game.__qualname__}"
     return GameError(
         f"{name} raised {error!r} in {frames[0].name}() of the episode with seed {seed}, at "
         f"{frames[-1].filename}:{frames[-1].lineno}; mend it there, and see whether "

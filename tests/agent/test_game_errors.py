@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from envs import testing
+from envs.errors import EnvironmentConfigError
 from envs.frozenlake import FrozenLake
 from steps.agent import rollout
 from steps.agent.rollout import EpisodeSpec
@@ -30,6 +31,8 @@ class Broken(FrozenLake):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if self.where == "reset":
             raise RuntimeError("no map")
+        if self.where == "arguments":
+            raise EnvironmentConfigError("give another map.")
         return super().reset(seed=seed, options=options)
 
     def possible_next(self, actions: Any, state_format: str = "grid_coords") -> dict[str, float]:
@@ -60,6 +63,13 @@ def test_a_game_that_raises_is_named_with_method_seed_and_line(
     assert said.startswith(f"{name} raised {raised} in {where}() of the episode with seed 17, at ")
     assert f"{__file__}:" in said and f"`python -m envs.testing {name}`" in said
     assert isinstance(found.value.__cause__, Exception)
+
+
+def test_what_a_game_says_of_its_arguments_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broken, "where", "arguments")
+    with pytest.raises(GameError) as found:
+        play(RandomPolicy(), rules(), make_env=Broken, specs=SPECS)
+    assert str(found.value) == f"{__name__}:Broken, seed 17: give another map."
 
 
 def test_a_mistake_of_ours_isnt_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
