@@ -58,19 +58,19 @@ def evaluate(
     bounds = dict(zip(seeds, from_config.bounds_of_puzzles(config, seeds), strict=True))
     models: dict[str, dict[str, Any]] = {}
     tries: dict[str, dict[str, success.Tries]] = {}
-    for name, model_dir in model_dirs.items():
-        with kept_engine():
+    with kept_engine():
+        for name, model_dir in model_dirs.items():
             trajectories = play(config, specs, model_dir, temperature=config.evaluation.temperature)
-            greedy = greedy_scores(config, specs, model_dir)
-        file = out_dir / f"trajectories_{name}.parquet"
-        storage.write_trajectories(file, trajectories, config_digest=conf.digest(config))
-        models[name] = _describe(config, trajectories, bounds) | {
-            "model": model_dir,
-            "file": file.name,
-        }
-        models[name]["scores"] |= greedy
+            file = out_dir / f"trajectories_{name}.parquet"
+            storage.write_trajectories(file, trajectories, config_digest=conf.digest(config))
+            models[name] = _describe(config, trajectories, bounds) | {
+                "model": model_dir,
+                "file": file.name,
+            }
+            models[name]["scores"] |= greedy_scores(config, specs, model_dir)
+            tries[name] = success.tries_by_puzzle(trajectories)
+    for name, model_dir in model_dirs.items():  # the engine's memory is free now
         models[name]["scores"] |= teacher_forced_scores(config, specs, model_dir)
-        tries[name] = success.tries_by_puzzle(trajectories)
         _track(tracker, name, models[name]["scores"])
     report = {
         "env_id": config.env.id,

@@ -1,6 +1,7 @@
 """Evaluation played through: baselines against the exact bounds, pairing, what is written."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -336,6 +337,27 @@ def test_a_model_that_has_likelihoods_is_read_on_random_play(tmp_path):
     assert 0.4 < report["summary"]["teacher_forced_answer_nll"] < 1.0
     config.evaluation.teacher_forced_puzzles = 0
     assert "teacher_forced_answer_nll" not in run(config, tmp_path / "out", final=model)["summary"]
+
+
+def test_one_engine_plays_all_models_and_its_memory_is_free_for_likelihoods(tmp_path, monkeypatch):
+    order = []
+    kept, bounded = parallel.kept_engine, evaluation.teacher_forced_scores
+
+    @contextmanager
+    def watched():
+        order.append("engine")
+        with kept():
+            yield
+        order.append("end")
+
+    def judging(config, specs, model_dir):
+        order.append(model_dir)
+        return bounded(config, specs, model_dir)
+
+    monkeypatch.setattr(parallel, "kept_engine", watched)
+    monkeypatch.setattr(evaluation, "teacher_forced_scores", judging)
+    run(make_config(puzzles=2, samples=1), tmp_path, after_sft="random", final="oracle")
+    assert order == ["engine", "end", "random", "oracle"]
 
 
 def test_turns_are_told_apart_by_action_and_effect(slippery):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from steps.errors import ModelError
 
 _NEEDED = ("config.json", "tokenizer_config.json")
 _LENGTH_KEYS = ("n_positions", "max_position_embeddings")
+_ASIDE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
+"""What a config.json says of who wrote it, and how: nothing that an engine asks."""
+_HEADER_BYTES = 8
+_MAX_HEADER = 100_000_000
+"""That of safetensors, the format's own limit."""
+_TEXTS = {".jinja", ".json", ".model", ".py", ".txt"}
 
 
 def check_model(source: str) -> None:
@@ -55,6 +63,51 @@ def context_limit(directory: str) -> int | None:
     path = Path(directory) / "config.json"
     found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return next((int(found[key]) for key in _LENGTH_KEYS if found.get(key)), None)
+
+
+def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of each tensor in a directory's safetensors files, by their headers alone.
+
+    Raises `ValueError` for a header that can't be one.
+    """
+    return {
+        name: tuple(tensor["shape"])
+        for file in sorted(directory.glob("*.safetensors"))
+        for name, tensor in _header(file).items()
+        if name != "__metadata__"
+    }
+
+
+def form(directory: str) -> dict[str, object]:
+    """All of a local model but the numbers in its weights; empty for what is no local directory.
+
+    Two models with the same form differ by training alone, so that one can be loaded where the
+    other was. Keys: `config`, `tensors` (each name and shape), and each other file of text, the
+    tokenizer's among them, with a digest.
+    """
+    path = Path(directory)
+    if not directory or not path.is_dir():
+        return {}
+    config = json.loads((path / "config.json").read_text("utf-8"))
+    aside = {"config.json", "generation_config.json", "model.safetensors.index.json"}
+    return {
+        "config": {key: value for key, value in config.items() if key not in _ASIDE},
+        "tensors": tensor_shapes(path),
+    } | {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(path.iterdir())
+        if file.suffix in _TEXTS and file.name not in aside
+    }
+
+
+def _header(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(_HEADER_BYTES), "little")
+        if length > _MAX_HEADER:
+            raise ValueError(f"{file.name} has a header of {length} bytes")
+        header = json.loads(stream.read(length))
+    assert isinstance(header, dict), file
+    return header
 
 
 def _check_json(path: Path) -> None:

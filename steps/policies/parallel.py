@@ -1,7 +1,8 @@
 """Play many episodes with one policy on several processes; how many doesn't change the result.
 
 A vLLM engine is one policy of one process, which has processes of its own, and takes half a minute
-and more to start: `kept_engine` keeps it between calls of `collect`.
+and more to start: `kept_engine` keeps it between calls of `collect`, and from one checkpoint of a
+model to another.
 """
 
 from __future__ import annotations
@@ -30,12 +31,18 @@ class Engine:
         self._policy: Policy | None = None
 
     def policy(self, spec: PolicySpec) -> Policy:
-        """The policy of `spec`: the running one, or a new one in its place."""
+        """The policy of `spec`: the running one, with other weights if need be, or a new one."""
         key = (spec, _stamps(spec.model_dir), _stamps(spec.adapter_dir))
-        if self._policy is None or self._key != key:
+        if self._key != key and not self._took_weights(spec):
             self.close()
-            self._policy, self._key = make_policy(spec), key
+        if self._policy is None:
+            self._policy = make_policy(spec)
+        self._key = key
         return self._policy
+
+    def _took_weights(self, spec: PolicySpec) -> bool:
+        take_weights = getattr(self._policy, "take_weights", None)
+        return take_weights is not None and take_weights(spec)
 
     def close(self) -> None:
         """End the engine, so that others find its memory free."""
@@ -49,7 +56,7 @@ _KEPT: ContextVar[Engine | None] = ContextVar("kept_engine", default=None)
 
 @contextmanager
 def kept_engine() -> Iterator[None]:
-    """Inside, a vLLM engine goes on from one `collect` to the next with the same model."""
+    """Inside, a vLLM engine goes on from one `collect` to the next with models of one form."""
     with _engine() as engine:
         token = _KEPT.set(engine)
         try:

@@ -18,9 +18,10 @@ twice.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ from steps.policies.hf import (
     render_prompts,
     stop_token_ids,
 )
-from steps.policies.model_directory import check_model
+from steps.policies.model_directory import check_model, form
 from steps.policies.segments import Segments
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """For which vLLM has kernels."""
 EPISODES_PER_ANSWER = 3
 """Most episodes that run for each answer that is written at once."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -91,9 +94,13 @@ class VLLMPolicy:
         guide: AnswerGuide | None = None,
         adapter_dir: str = "",
         logprobs: bool = False,
+        spec: PolicySpec | None = None,
     ) -> None:
-        """`llm` is a `vllm.LLM`; it is shut down by `close`."""
+        """`llm` is a `vllm.LLM`; it is shut down by `close`. `spec` says what it was started as."""
         self.llm = llm
+        self._spec = spec
+        self._model_dir = spec.model_dir if spec is not None else ""
+        self._form = form(self._model_dir)
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len
         self.max_running = max_running
@@ -134,7 +141,30 @@ class VLLMPolicy:
             guide=guide,
             adapter_dir=spec.adapter_dir,
             logprobs=spec.logprobs,
+            spec=spec,
         )
+
+    def take_weights(self, spec: PolicySpec) -> bool:
+        """Load the weights in `spec.model_dir` over those of the running engine, a second or so.
+
+        False, and nothing is loaded, where `spec` needs an engine of its own: its settings differ,
+        it has an adapter, or its model has another form (`steps.policies.model_directory.form`).
+        """
+        if spec.adapter_dir or self._spec != replace(spec, model_dir=self._model_dir):
+            return False
+        if is_cpu_build():  # it computes with copies of tied weights, and renews the original alone
+            return False
+        check_model(spec.model_dir)
+        other = form(spec.model_dir)
+        apart = [name for name in {*other, *self._form} if other.get(name) != self._form.get(name)]
+        if apart or not other:
+            named = ", ".join(sorted(apart)) or "files can't be compared"
+            _log.info("vLLM starts anew for %s: %s", spec.model_dir, named)
+            return False
+        self.abort()
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_path": spec.model_dir})
+        self.llm.reset_prefix_cache()  # keys and values of the weights before
+        return True
 
     def complete(self, requests: Sequence[PolicyRequest], sampling: Sampling) -> list[Completion]:
         """One completion a request, in order; a request with an answer leaves the batch at once."""

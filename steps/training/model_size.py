@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steps.errors import ModelError
-
-_HEADER_BYTES = 8
-_MAX_HEADER = 100_000_000
-"""The format's own limit."""
+from steps.policies.model_directory import tensor_shapes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,22 +41,7 @@ def size_of(directory: Path) -> ModelSize:
 
 def num_parameters(directory: Path) -> int:
     """Numbers in all safetensors files of a directory; tied weights are stored, and count, once."""
-    return sum(
-        math.prod(tensor["shape"])
-        for file in sorted(directory.glob("*.safetensors"))
-        for name, tensor in _header(file).items()
-        if name != "__metadata__"
-    )
-
-
-def _header(file: Path) -> dict[str, Any]:
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(_HEADER_BYTES), "little")
-        if length > _MAX_HEADER:
-            raise ValueError(f"{file.name} has a header of {length} bytes")
-        header = json.loads(stream.read(length))
-    assert isinstance(header, dict), file
-    return header
+    return sum(map(math.prod, tensor_shapes(directory).values()))
 
 
 def _first(config: dict[str, Any], *keys: str, default: int | None = None) -> int:

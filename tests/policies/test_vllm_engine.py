@@ -33,7 +33,7 @@ from steps.agent.records import (
 )
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
 from steps.errors import ConfigError
-from steps.policies import engines
+from steps.policies import engines, parallel
 from steps.policies.base import PolicySpec, make_policy
 from steps.policies.hf import HFPolicy, answer_guide
 from steps.training.tiny_model import build_tiny
@@ -47,26 +47,33 @@ pytestmark = [
         DEVICE == "cuda" and not torch.cuda.is_available(), reason="no GPU for this build of vLLM"
     ),
 ]
+GRAPHS = pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs")
 CONTEXT = 4096
 TIE = 0.02
 """Nats; products of float32 on a GPU are rounded to ten bits in places."""
 HALF = 0.15
 """Nats, where weights and activations are of eight bits (bfloat16)."""
+SECTION = ModelSection(
+    architecture="llama",
+    hidden_size=128,
+    num_layers=2,
+    num_heads=2,
+    ffn_size=256,
+    max_positions=CONTEXT,
+    init_std=0.15,
+)
+"""Head size 64, which every attention of vLLM serves; weights wide enough to have opinions."""
 
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Head size 64, which every attention of vLLM serves; weights wide enough to have opinions."""
-    section = ModelSection(
-        architecture="llama",
-        hidden_size=128,
-        num_layers=2,
-        num_heads=2,
-        ffn_size=256,
-        max_positions=CONTEXT,
-        init_std=0.15,
-    )
-    return str(build_tiny(section, tmp_path_factory.mktemp("model")))
+    return str(build_tiny(SECTION, tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="module")
+def other_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same model with other weights."""
+    return str(build_tiny(replace(SECTION, init_seed=1), tmp_path_factory.mktemp("other")))
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +325,31 @@ def test_an_adapter_plays_as_the_model_that_it_is_merged_into(
         assert all(top - mine < tolerance for top, mine in zip(best, expected, strict=True))
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs")
+@pytest.mark.parametrize("eager", [True, pytest.param(False, marks=GRAPHS)])
+def test_an_engine_goes_on_with_the_weights_of_another_model(
+    spec: PolicySpec, other_dir: str, small_cache: None, eager: bool
+) -> None:
+    engine = parallel.Engine()
+    spec = replace(spec, enforce_eager=eager)
+    other = replace(spec, model_dir=other_dir)
+    judges = [make_policy(replace(each, kind="hf", device="cpu")) for each in (spec, other)]
+    try:
+        first: Any = engine.policy(spec)
+        begun = tokens_of(play(first, 12))
+        for each, judge in ((other, judges[1]), (spec, judges[0])):
+            second: Any = engine.policy(each)
+            assert (second is first) == (DEVICE == "cuda")
+            ours, theirs = play(second, 12), play(judge, 12)
+            assert isinstance(judge, HFPolicy)
+            equal = part_at_ties_alone(judge.model, ours, theirs)
+            assert equal >= (12 if DEVICE == "cpu" else 6)
+            same = sum(a == b for a, b in zip(tokens_of(ours), begun, strict=True))
+            assert (same == 0) if each is other else (same >= 6)
+    finally:
+        engine.close()
+
+
+@GRAPHS
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", TIE), ("bfloat16", HALF)])
 def test_answers_by_graphs_have_the_models_own_probabilities(
     spec: PolicySpec, hf: HFPolicy, dtype: str, tolerance: float

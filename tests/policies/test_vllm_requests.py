@@ -10,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from steps.agent.records import FinishReason, Message, PolicyRequest, ResponseFormat, Sampling
 from steps.errors import ConfigError, ModelError
@@ -271,6 +273,76 @@ def test_an_engine_is_kept_for_one_model_and_ended_with_its_block(
         (tmp_path / "b" / "model.safetensors").write_text("other weights")
         collect("b")
     assert log[2:] == ["start a", "close a", "start b", "close b", "start b", "close b"]
+
+
+def model(directory: Path, *, weight: float = 0.0, size: int = 2, **config: Any) -> str:
+    """Files that look like a model's."""
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    (directory / "tokenizer_config.json").write_text("{}")
+    save_file({"head.weight": np.full((size, 3), weight)}, directory / "model.safetensors")
+    return str(directory)
+
+
+def test_an_engine_takes_the_weights_of_a_model_of_the_same_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
+    log: list[object] = []
+    spec = PolicySpec(kind="vllm", model_dir=model(tmp_path / "one"), device="cuda")
+    other = model(tmp_path / "other", weight=1.0, dtype="float32", transformers_version="9")
+
+    class LLM:
+        llm_engine = Engine()
+
+        def collective_rpc(self, name: str, kwargs: dict[str, str]) -> None:
+            log.append((name, kwargs))
+
+        def reset_prefix_cache(self) -> None:
+            log.append("reset")
+
+    def taken(**changes: Any) -> bool:
+        chosen = VLLMPolicy(LLM(), TOKENIZER, max_model_len=64, spec=spec)
+        return chosen.take_weights(replace(spec, **{"model_dir": other, **changes}))
+
+    assert taken()
+    assert log == [("reload_weights", {"weights_path": other}), "reset"]
+    assert taken(model_dir=spec.model_dir)
+    log.clear()
+    assert not taken(max_batch=3) and not taken(adapter_dir=str(tmp_path))
+    assert not taken(model_dir=model(tmp_path / "larger", size=4))
+    assert not taken(model_dir=model(tmp_path / "changed", rope_theta=1.0))
+    assert not taken(model_dir="a/hub-name")
+    words = model(tmp_path / "words")
+    (tmp_path / "words" / "tokenizer.json").write_text("{}")
+    assert not taken(model_dir=words)
+    with pytest.raises(ModelError, match="no model at"):
+        taken(model_dir=str(tmp_path / "nowhere"))
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)
+    assert not taken()
+    assert log == []
+    assert not VLLMPolicy(LLM(), TOKENIZER, max_model_len=64).take_weights(spec)
+
+
+def test_an_engine_that_takes_weights_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+
+    class Willing(Counted):
+        def take_weights(self, spec: PolicySpec) -> bool:
+            log.append(f"take {Path(spec.model_dir).name}")
+            return "other" not in spec.model_dir
+
+    monkeypatch.setattr(parallel, "make_policy", lambda spec: Willing(spec, log))
+    engine = parallel.Engine()
+    made = [
+        engine.policy(PolicySpec(kind="vllm", model_dir=str(tmp_path / name)))
+        for name in ("a", "a", "b", "b", "other")
+    ]
+    engine.close()
+    assert log == ["start a", "take b", "take other", "close a", "start other", "close other"]
+    assert made[0] is made[3] and made[3] is not made[4]
 
 
 def test_an_adapter_in_float32_is_refused_before_the_engine_starts(
