@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conf import shown
+
 ROOT = Path(__file__).resolve().parents[1]
 FLOW = ROOT / "flows" / "spa_flow.py"
 RUN_ID = re.compile(r"run-id (\S+)\)")
@@ -74,7 +76,7 @@ def is_finished(out: Path, arm: Arm) -> bool:
         known = json.loads((out / f"{arm.name}.json").read_text())
     except (OSError, ValueError):
         return False
-    return bool(known["finished"]) and known.get("options") == list(arm.options)
+    return bool(known["finished"]) and known.get("options") == shown(arm.options)
 
 
 def start(arm: Arm, out: Path) -> Running:
@@ -99,7 +101,7 @@ def end(running: Running, out: Path) -> dict[str, Any] | None:
 
     exported = export_run(found[1]) | {
         "name": running.arm.name,
-        "options": list(running.arm.options),
+        "options": shown(running.arm.options),
         "wall_seconds": time.monotonic() - running.began,
     }
     (out / f"{running.arm.name}.json").write_text(json.dumps(exported))

@@ -8,6 +8,7 @@ variable is a setting.
 
 from conf.checks import flat
 from conf.compose import compose, known, split_overrides
+from conf.credentials import shown, without_credentials
 from conf.errors import ConfigError
 from conf.plain import digest, from_plain, to_plain
 from conf.schema import Config
@@ -20,6 +21,8 @@ __all__ = [
     "flat",
     "from_plain",
     "known",
+    "shown",
     "split_overrides",
     "to_plain",
+    "without_credentials",
 ]

@@ -5,12 +5,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from conf.credentials import without_credentials
+
 MAX_LISTED = 20
 """More names than this aren't listed beside a near match."""
 
 
 class ConfigError(ValueError):
-    """A setting is unknown, of the wrong type, out of range or contradicts another."""
+    """A setting is unknown, of the wrong type, out of range or contradicts another.
+
+    The message may quote what was typed; addresses in it lose user and password.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_credentials(message))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, also: str = "") -> ConfigError:

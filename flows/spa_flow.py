@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 Result = dict[str, Any]
 """What a stage returns: plain values."""
-ARGV = sys.argv if __name__ == "__main__" else [__file__]
+ARGV = [*sys.argv] if __name__ == "__main__" else [__file__]
 """The command line where it is this flow's own (Metaflow's Runner loads the file in a process
 whose arguments are another's)."""
 
@@ -370,6 +370,7 @@ def main() -> None:
             ready_root(ARGV, SPAFlow.__name__)
         except SPAError as error:
             runs.refuse(error)
+        sys.argv[:] = runs.shown_line(ARGV)  # Metaflow stores the parameter as it reads it
     if runs.is_starting(ARGV):  # a terminated run ends its tasks, as one does that Ctrl-C ends
         for ending in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup

@@ -77,7 +77,7 @@ def passk(config: Config, model: str, *, out_dir: Path | None = None) -> dict[st
         "scores": scores,
         "n": sum(each.num for each in tries.values()),
         "puzzles": {puzzle: [each.successes, each.num] for puzzle, each in tries.items()},
-        "settings": conf.to_plain(config),
+        "settings": conf.shown(conf.to_plain(config)),
     }
     if out_dir is not None:
         from steps.report import figures  # brings matplotlib
@@ -115,7 +115,7 @@ def perplexity(
         "model": model,
         "puzzles": puzzles,
         "states": found,
-        "settings": conf.to_plain(config),
+        "settings": conf.shown(conf.to_plain(config)),
     }
 
 

@@ -28,8 +28,10 @@ def test_a_sweep_estimates_every_k_from_the_same_episodes(
 ) -> None:
     monkeypatch.setattr(evaluate_cli, "CHUNK", 40)  # three pieces: of 2, 2 and 1 puzzles
     command = ["passk", "--model", "random", "--samples", "16", "--puzzles", "5", "--out"]
-    main([*command, str(tmp_path)])
+    secret = "tracking.uri=http://me:secret@host"
+    main([*command, str(tmp_path), "--override", secret])
     result = json.loads((tmp_path / "passk.json").read_text())
+    assert result["settings"]["tracking"]["uri"] == "http://host"
     assert result["n"] == 80
     assert [each[1] for each in result["puzzles"].values()] == [16] * 5
     for k in (1, 2, 4, 8, 16):
@@ -43,7 +45,7 @@ def test_a_sweep_estimates_every_k_from_the_same_episodes(
     assert [line.split()[0] for line in lines[1:]] == ["k", "1", "2", "4", "8", "16"]
 
     monkeypatch.setattr(evaluate_cli, "CHUNK", 8192)
-    main([*command, str(tmp_path / "whole")])
+    main([*command, str(tmp_path / "whole"), "--override", secret])
     assert json.loads((tmp_path / "whole" / "passk.json").read_text()) == result
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from conf.credentials import without_credentials
 from conf.schema import Config
 from steps import tracking
 from steps.tracking.feed import OPEN, feed
 from steps.tracking.jsonl import raw_lines
-from steps.tracking.spool import feeder_lock, target_of, without_credentials
+from steps.tracking.spool import feeder_lock, target_of
 from steps.tracking.store import Store, first_line
 from steps.tracking.sync import BUSY, NO_RUN, sync
 

@@ -15,6 +15,7 @@ from typing import Any
 from metaflow import Run, namespace
 from metaflow.exception import MetaflowNotFound
 
+from conf import shown
 from steps.errors import DataError
 from steps.storage import atomic_write_json
 
@@ -34,8 +35,8 @@ def export_run(run_id: str) -> dict[str, Any]:
     """`run`, `finished`, `seconds`, `settings` and, by environment, the stages' results.
 
     `run_id` is a number or a pathspec. An unfinished run gives the stages that it has done, in a
-    branch that failed those before the failure. Raises `DataError` where there is no such run in
-    this directory's datastore.
+    branch that failed those before the failure. Addresses in the settings have no passwords.
+    Raises `DataError` where there is no such run in this directory's datastore.
     """
     pathspec = run_id if "/" in run_id else f"{FLOW}/{run_id}"
     namespace(None)
@@ -55,7 +56,7 @@ def export_run(run_id: str) -> dict[str, Any]:
         "run": pathspec,
         "finished": bool(run.finished),
         "seconds": _seconds(run),
-        "settings": run["start"].task.data.settings,
+        "settings": shown(run["start"].task.data.settings),
         "environments": environments,
     }
 

@@ -52,7 +52,7 @@ class Lineage:
         yield f"{len(self.faults)} fault(s)" if self.faults else "everything is there and unchanged"
 
     def _environment(self, env_id: str, stages: Mapping[str, Any]) -> Iterator[str]:
-        config = config_of(self.exported["settings"], env_id)
+        config = config_of(self.run["start"].task.data.settings, env_id)
         yield ""
         yield f"{env_id}: settings {conf.digest(config)}"
         tasks = {step: self._task(step, env_id) for step in stages}

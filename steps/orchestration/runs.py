@@ -106,8 +106,8 @@ def settings_of(
     check: Callable[[conf.Config], None] = lambda _: None,
     find: Callable[[Request, conf.Config], dict[str, Any]] = lambda *_: {},
 ) -> dict[str, Any]:
-    """Plain settings of a run: `envs` (id -> its whole config), `resources` (by step), `request`,
-    and `start` (id -> the earlier run's results that it starts from).
+    """Plain settings of a run: `envs` (id -> its whole config), `resources` (by step), `request`
+    (without passwords), and `start` (id -> the earlier run's results that it starts from).
 
     `check` judges each environment's config before any work starts, `find` looks for the earlier
     run's model where the request asks for one.
@@ -127,7 +127,7 @@ def settings_of(
     found = configs.items() if request.start_from else ()
     first = next(iter(configs.values()))
     return {
-        "request": vars(request),
+        "request": conf.shown(vars(request)),
         "envs": {env_id: conf.to_plain(config) for env_id, config in configs.items()},
         "start": {env_id: find(request, config) for env_id, config in found},
         "resources": {step: _resources(first, step) for step in STEPS},
@@ -155,7 +155,7 @@ def describe(settings: Mapping[str, Any]) -> list[str]:
         lines.append(f"  overrides: {' '.join(conf.split_overrides(request['override']))}")
     if first.log_level == "debug":
         lines += [f"  {env_id}.{key} = {value!r}" for env_id, config in configs.items()
-                  for key, value in conf.flat(config).items()]  # fmt: skip
+                  for key, value in conf.shown(conf.flat(config)).items()]  # fmt: skip
     return lines
 
 
@@ -201,6 +201,14 @@ def _command_index(argv: Sequence[str]) -> int:
         num_values = 0 if name in FLAGS else 2 if name in OF_TWO_VALUES else 1
         index += 1 + max(0, num_values - len(equals))
     return index
+
+
+def shown_line(argv: Sequence[str]) -> list[str]:
+    """A command line with no password in its overrides: what Metaflow may keep of it."""
+    return [
+        conf.without_credentials(word) if "--override" in (before, word.split("=")[0]) else word
+        for before, word in zip(["", *argv], argv, strict=False)
+    ]
 
 
 def is_starting(argv: Sequence[str]) -> bool:

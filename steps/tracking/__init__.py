@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from conf.credentials import shown, without_credentials
 from conf.plain import to_plain
 from conf.schema import Config
 from steps.errors import ConfigError
@@ -33,7 +34,6 @@ from steps.tracking.spool import (
     Target,
     stage_key,
     target_of,
-    without_credentials,
 )
 from steps.tracking.trackers import FileTracker, NullTracker, Tracker, finish
 
@@ -127,8 +127,7 @@ def start_parent_run(config: Config, name: str, tags: Mapping[str, str] | None =
     spool = _open_spool(target_of(config.tracking), run | {"wants_reply": True})
     if spool is None:
         return ""
-    settings = flatten(to_plain(config))
-    settings["tracking.uri"] = without_credentials(config.tracking.uri)
+    settings = flatten(shown(to_plain(config)))
     try:
         spool.append({"params": settings})
         spool.end("")
@@ -180,8 +179,9 @@ def check_tracking(config: Config) -> None:
         return
     uri = config.tracking.uri
     if uri and ("://" not in uri or uri.startswith("file:")):
+        named = without_credentials(f"://{uri}").removeprefix("://")  # user:password@host, too
         raise ConfigError(
-            f"tracking.uri={uri!r} names plain files, in which MLflow no longer keeps runs; give "
+            f"tracking.uri={named!r} names plain files, in which MLflow no longer keeps runs; give "
             "sqlite:///path/mlflow.db or the address of a server, http://host:port."
         )
     target = target_of(config.tracking)

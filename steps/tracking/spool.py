@@ -17,7 +17,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -48,7 +47,6 @@ _CHECK_EVERY_S = 10.0
 _MAX_STARTS = 5
 _ROOT = Path(__file__).resolve().parents[2]
 _SQLITE = "sqlite:///"
-_CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
 _started: list[subprocess.Popen[bytes]] = []
 """Kept, since a Popen that is collected before its process ends complains."""
 
@@ -92,11 +90,6 @@ def target_of(section: TrackingSection) -> Target:
 def stage_key(parent: str, stage: str, name: str) -> str:
     """The key of a stage's run: the same for each of its attempts under one parent."""
     return sha256("\n".join((parent, stage, name)).encode()).hexdigest()[:32]
-
-
-def without_credentials(text: str) -> str:
-    """An address, or a text with some, without user and password, for what others may read."""
-    return _CREDENTIALS.sub("", text)
 
 
 class Spool:

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from steps.tracking.spool import KEY_PREFIX, without_credentials
+from conf.credentials import without_credentials
+from steps.tracking.spool import KEY_PREFIX
 
 KEY_TAG = "spa.key"
 PARENT_TAG = "mlflow.parentRunId"

@@ -11,9 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TextIO
 
+from conf.credentials import without_credentials
 from steps.tracking.jsonl import METRICS_FILE, end_torn_line, flatten, merged, metrics_line
 from steps.tracking.progress import Progress
-from steps.tracking.spool import KEY_PREFIX, Spool, without_credentials
+from steps.tracking.spool import KEY_PREFIX, Spool
 
 CLOSE_WAIT_S = 10.0
 """Longest that the end of a stage waits for a remote server; a failed attempt ends it at once."""

@@ -203,7 +203,7 @@ def prepare(
     agent = {"name": AGENT, "_target_": AGENT_LOOP, "run_file": str(run_file)}
     plan.agents_file.write_text(json.dumps([agent]), "utf-8")  # JSON is YAML, too
     run = {
-        "config": to_plain(config),
+        "config": to_plain(config) | {"tracking": {}},  # a password that nobody there needs
         "overrides": to_verl_overrides(config, plan),
         "answer_lengths": [list(pair) for pair in answer_lengths],
         "trainer": trainer,

@@ -183,6 +183,31 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "tracking.uri=http://user:secret@host:5000=[",
+        "~tracking.uri=http://user:secret@host:5000",
+        "tracking.uri=http://user:secret@host:5000,http://user:secret@other",
+        "ppo.lr=http://user:secret@host:5000",
+        "prompt.style=http://user:secret@host:5000",
+        "profile=http://user:secret@host:5000",
+    ],
+)
+def test_a_refused_override_is_quoted_without_its_password(override: str) -> None:
+    with pytest.raises(ConfigError, match="http://host:5000") as caught:
+        compose(overrides=[override])
+    assert "secret" not in str(caught.value)
+
+
+def test_plain_values_are_shown_without_passwords() -> None:
+    config = compose(overrides=["tracking.uri=http://u:p@host", "verl.overrides=['a=s3://u@b/c']"])
+    assert config.tracking.uri == "http://u:p@host"
+    plain = conf.to_plain(config)
+    plain["tracking"]["uri"], plain["verl"]["overrides"] = "http://host", ["a=s3://b/c"]
+    assert conf.shown(conf.to_plain(config)) == plain
+
+
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no config\.json"):
         compose(model=str(tmp_path))

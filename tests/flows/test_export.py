@@ -27,7 +27,8 @@ class SPAFlow(FlowSpec):
 
     @step
     def start(self):
-        self.settings = {"envs": {"a": {"seed": 3}, "b": {"seed": 3}}, "start": {}}
+        self.settings = {"envs": {"a": {"seed": 3}, "b": {"seed": 3}}, "start": {},
+                         "request": {"override": "tracking.uri=http://me:secret@host"}}
         self.environments = ["a", "b"]
         self.next(self.selfplay_generate, foreach="environments")
 """
@@ -97,6 +98,7 @@ def test_a_finished_run_and_one_that_failed(tmp_path: Path) -> None:
     assert (found["schema"], found["run"], found["finished"]) == (1, f"SPAFlow/{finished}", True)
     assert found["seconds"] > 0
     assert found["settings"]["envs"]["b"] == {"seed": 3}
+    assert found["settings"]["request"]["override"] == "tracking.uri=http://host"
     assert sorted(found["environments"]) == ["a", "b"]
     for env_id, stages in found["environments"].items():
         assert stages == {step: {"of": env_id, "rate": 0.5} for step in STAGES}

@@ -52,6 +52,26 @@ def test_settings_hold_one_whole_config_for_each_environment() -> None:
     assert any("ppo.total_steps = 9" in line for line in runs.describe(settings))
 
 
+def test_a_password_of_an_override_is_in_the_settings_and_is_neither_said_nor_kept_as_typed() -> (
+    None
+):
+    typed = "tracking.uri=http://user:secret@host:5000 log_level=debug"
+    settings = settings_of(Request(override=typed))
+    assert runs.config_of(settings, "frozenlake").tracking.uri == "http://user:secret@host:5000"
+    assert settings["request"]["override"] == "tracking.uri=http://host:5000 log_level=debug"
+    said = "\n".join(runs.describe(settings))
+    assert said.count("http://host:5000") == 2  # as an override, and among all settings
+    assert "secret" not in said
+
+
+def test_a_command_line_is_shown_without_the_passwords_of_its_overrides() -> None:
+    typed = ["f.py", "--datastore-root", "s3://me@store", "run", "--override", "a=http://u:p@h",
+             "--override=b=http://u:p@h c=1", "--tag", "s3://me@store"]  # fmt: skip
+    assert runs.shown_line(typed) == [
+        *typed[:5], "a=http://h", "--override=b=http://h c=1", *typed[7:]
+    ]  # fmt: skip
+
+
 def test_resources_follow_the_profile_and_ask_for_no_gpu_where_there_is_none() -> None:
     small = settings_of(Request())["resources"]
     assert small["ppo_train"] == {"cpu": 1, "gpu": None, "memory": 4096}

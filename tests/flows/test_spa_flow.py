@@ -46,6 +46,7 @@ def runs(tmp_path: Path) -> Runs:
         (["--seed", "1", "--seed", "2"], "--seed is given 2 times"),
         (["--profile", "single_gpu"], "the verl backend needs a CUDA GPU, and none is seen here"),
         (["--override", "tracking.uri=runs"], "tracking.uri='runs'"),
+        (["--override", "tracking.uri=user:secret@host"], "tracking.uri='host'"),
     ],
 )
 def test_a_wrong_name_is_one_line_before_any_work(
@@ -145,6 +146,25 @@ def test_two_environments_run_side_by_side_and_a_killed_ppo_goes_on_at_its_retry
     model = end["models"]["frozenlake"]
     assert (Path(model["url"]) / model["model"] / "weights").read_text().startswith("ppo after 5")
     assert "optimal play" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_password_in_an_override_is_kept_in_the_settings_alone(runs: Runs) -> None:
+    uri = "http://user:secret@127.0.0.1:9"
+    done = runs("--env", "frozenlake", override=f"{QUIET} tracking.uri={uri}")
+    run_id = run_id_of(done)
+    assert "tracking.uri=http://127.0.0.1:9" in done.stdout
+    assert "secret" not in done.stdout + done.stderr
+    kept = runs.artifacts(run_id, {"start": ["override", "settings"]})["start"]
+    assert kept["override"] == f"{QUIET} tracking.uri=http://127.0.0.1:9"
+    assert kept["settings"]["request"]["override"] == kept["override"]
+    assert kept["settings"]["envs"]["frozenlake"]["tracking"]["uri"] == uri
+    exported = runs.command(run_id, module="export")
+    assert exported.returncode == 0, exported.stderr
+    assert "secret" not in exported.stdout
+    lineage = runs.command(run_id, module="lineage").stdout
+    digest = next(word for word in done.stdout.split() if word.endswith(")") and len(word) == 17)
+    assert digest.removesuffix(")") in lineage
 
 
 @pytest.mark.slow

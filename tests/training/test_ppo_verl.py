@@ -160,5 +160,7 @@ def test_settings_are_checked_before_the_machine(
 def test_the_context_is_no_longer_than_the_models(model_dir: str, tmp_path: Path) -> None:
     config = config_of()
     config = replace(config, sampling=replace(config.sampling, max_model_len=9999))
+    config.tracking.uri = "http://user:secret@host"
     run_file = ppo_verl.prepare(config, model_dir=model_dir, work=tmp_path)
     assert '"max_model_len": 24' in run_file.read_text()
+    assert "secret" not in run_file.read_text()
