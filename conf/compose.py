@@ -31,10 +31,11 @@ from conf.checks import check, flat
 from conf.errors import ConfigError, unknown
 from conf.plain import from_plain
 from conf.schema import Config
+from conf.suggest import unknown_setting
 
 ROOT = Path(__file__).resolve().parent
 GROUPS = ("env", "model", "profile", "experiment", "cluster")
-FREE_SECTIONS = ("env.kwargs.",)
+FREE = ("env.kwargs",)
 """Sections whose keys the schema doesn't list; the environment itself refuses wrong ones."""
 CHOSEN_BY_OPTION = ("profile", "experiment", "cluster", "seed", "env.id")
 """Labels of what was composed; an override would change the label and not the settings."""
@@ -230,28 +231,20 @@ def _apply(merged: DictConfig, overrides: Iterable[str]) -> None:
         override = parse(text)
         key = override.key_or_group
         if not _is_known(key, keys):
-            raise _unknown_key(key, keys)
+            raise unknown_setting(key, keys, FREE)
         if key in CHOSEN_BY_OPTION:
             option = key.split(".")[0]
             raise ConfigError(f"override {text!r}: give it as the option --{option} instead.")
         try:
-            OmegaConf.update(merged, key, override.value(), force_add=key.startswith(FREE_SECTIONS))
+            OmegaConf.update(merged, key, override.value(), force_add=_is_free(key))
         except OmegaConfBaseException as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise ConfigError(f"override {text!r}: {reason}.") from error
 
 
 def _is_known(key: str, keys: Sequence[str]) -> bool:
-    return key in keys or key.startswith(FREE_SECTIONS)
+    return key in keys or _is_free(key)
 
 
-def _unknown_key(key: str, keys: Sequence[str]) -> ConfigError:
-    """Name the section's keys, or, for a bare name, the sections that have it."""
-    section = key.split(".")[0]
-    inside = [name for name in keys if name.startswith(f"{section}.")]
-    if key == section and inside:
-        return ConfigError(f"setting {key!r} is a section; override one of {', '.join(inside)}.")
-    owners = [name for name in keys if name.split(".")[-1] == key]
-    if owners:
-        return ConfigError(f"unknown setting {key!r}; did you mean {' or '.join(owners)}?")
-    return unknown("setting", key, inside or keys)
+def _is_free(key: str) -> bool:
+    return key.startswith(tuple(f"{section}." for section in FREE))

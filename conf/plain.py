@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from conf.errors import unknown
 from conf.schema import Config
+from conf.suggest import unknown_setting
 
 
 def to_plain(config: Config) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def _build(kind: Any, plain: Mapping[str, Any], prefix: str) -> Any:
     hints = get_type_hints(kind)
     for key in plain:
         if key not in hints:
-            raise unknown("setting", f"{prefix}{key}", [f"{prefix}{name}" for name in hints])
+            raise unknown_setting(f"{prefix}{key}", [f"{prefix}{name}" for name in hints])
     values = {key: _value(hints[key], value, f"{prefix}{key}.") for key, value in plain.items()}
     return kind(**values)
 

@@ -107,7 +107,7 @@ def test_overrides_are_read_in_hydras_syntax(
         ({"model": "tyny"}, ["did you mean 'tiny'?", "model directory"]),
         ({"cluster": "k8s"}, ["Known: aws_batch, kubernetes, local."]),
         ({"overrides": ["ppo.lrr=1"]}, ["'ppo.lrr'", "did you mean 'ppo.lr'?"]),
-        ({"overrides": ["lr=1"]}, ["did you mean ppo.lr or sft.lr?"]),
+        ({"overrides": ["lr=1"]}, ["did you mean 'ppo.lr' or 'sft.lr'?"]),
         ({"overrides": ["ppoo.lr=1"]}, ["did you mean 'ppo.lr'?"]),
         ({"overrides": ["ppo=1"]}, ["is a section", "ppo.lr"]),
         ({"overrides": ["ppo.lr"]}, ["write key=value"]),
