@@ -206,8 +206,11 @@ def test_an_exception_leaves_no_file_and_keeps_the_finished_batches(tmp_path: Pa
         raise RuntimeError("the policy died")
     assert not path.exists()
     assert storage.recover_trajectories(path) == [trajectory("a", turn())]
-    with pytest.raises(DataError, match=r"t\.parquet\.partial holds what a killed writer"):
+    with pytest.raises(DataError, match=r"in t\.parquet\.partial, with steps\.storage\.recover_"):
         storage.read_trajectories(path)
+    storage.write_trajectories(path, storage.recover_trajectories(path))
+    assert storage.read_trajectories(path) == [trajectory("a", turn())]
+    assert not storage.partial_path(path).exists()
 
 
 KILLED = """

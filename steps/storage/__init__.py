@@ -7,7 +7,9 @@ schema version is refused.
 A file under its final name is complete: it is written under another name and moved. While a
 `TrajectoryWriter` is open, finished batches stand in `<name>.partial`, an Arrow stream that is
 flushed after each batch. If the process is killed, `recover_trajectories` reads every finished
-batch from it (a power loss may cost more: nothing is synced to the disk).
+batch from it (a power loss may cost more: nothing is synced to the disk). That is for calls from
+Python: a stage that goes on does so from its batch store (`steps.storage.batches`), and the flow
+never reads a stream that was left.
 """
 
 from __future__ import annotations
@@ -211,8 +213,13 @@ def _stream_batches(path: Path) -> Iterator[pa.RecordBatch]:
 def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     if not path.is_file():
         left = partial_path(path)
-        hint = f" ({left.name} holds what a killed writer had finished)" if left.exists() else ""
-        raise DataError(f"{path} is missing{hint}; run the step that writes it again.")
+        hint = (
+            f" Or read what its killed writer had finished, in {left.name}, with "
+            "steps.storage.recover_trajectories (docs/reliability.md)."
+        )
+        raise DataError(
+            f"{path} is missing; run the step that writes it again.{hint if left.exists() else ''}"
+        )
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
