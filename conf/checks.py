@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from conf.errors import ConfigError, unknown
@@ -80,15 +81,25 @@ MAY_BE_NEGATIVE = {
 }
 
 
-def check(config: Config) -> None:
-    """Raise `ConfigError` at the first value that can't be meant."""
-    values = flat(config)
+def check(config: Config, *parts: str) -> None:
+    """Raise `ConfigError` at the first value that can't be meant.
+
+    `parts`, sections or single keys, leave the others out: what a stage asks that may have been
+    called with settings that nothing composed.
+    """
+    values = {key: value for key, value in flat(config).items() if _is_part(key, parts)}
     for key, allowed in CHOICES.items():
-        if values[key] not in allowed:
+        if key in values and values[key] not in allowed:
             raise unknown(key, values[key], allowed)
     for key, value in values.items():
         _check_range(key, value)
-    _check_agreement(config)
+    for section, agree in AGREEMENTS:
+        if _is_part(section, parts):
+            agree(config)
+
+
+def _is_part(key: str, parts: Sequence[str]) -> bool:
+    return not parts or any(f"{key}.".startswith(f"{part}.") for part in parts)
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -125,24 +136,16 @@ def _is_in(table: dict[str, str], key: str) -> bool:
     return name in table.get(section, "").split()
 
 
-def _check_agreement(config: Config) -> None:
+def _check_seed(config: Config) -> None:
     if config.seed > MAX_SEED:
         raise ConfigError(f"seed={config.seed} is above {MAX_SEED}; give a smaller one.")
+
+
+def _check_separator(config: Config) -> None:
     if not config.env.action_separator.strip():
         raise ConfigError(
             'env.action_separator is blank; give a sign between actions, such as "||".'
         )
-    _check_scratch(config)
-    _check_engine(config)
-    _check_prompt(config)
-    _check_pass_k(config)
-    _check_selfplay(config)
-    _check_sft(config)
-    _check_keep(config)
-    _check_ppo(config)
-    _check_rewards(config)
-    _check_grpo(config)
-    _check_loss_on(config)
 
 
 def _check_prompt(config: Config) -> None:
@@ -207,7 +210,6 @@ def _check_pass_k(config: Config) -> None:
             f"evaluation.pass_k={evaluation.pass_k} needs more than evaluation.samples="
             f"{evaluation.samples} episodes a puzzle; raise samples or lower k."
         )
-    _check_probe_pass_k(config)
 
 
 def _check_probe_pass_k(config: Config) -> None:
@@ -265,9 +267,9 @@ def _check_sft(config: Config) -> None:
         )
 
 
-def _check_keep(config: Config) -> None:
+def _check_sft_keep(config: Config) -> None:
     """The best checkpoint is found by measures that the settings must ask for."""
-    sft, ppo = config.sft, config.ppo
+    sft = config.sft
     if sft.keep == "best" and config.filter.validation_share == 0:
         raise ConfigError(
             "sft.keep=best goes by the validation loss, but filter.validation_share is 0; raise it."
@@ -277,7 +279,10 @@ def _check_keep(config: Config) -> None:
             "sft.keep=best needs validation losses before the end; set sft.eval_every, or give the "
             "length in epochs (sft.max_steps=0)."
         )
-    if ppo.keep == "best" and ppo.probe_every == 0:
+
+
+def _check_ppo_keep(config: Config) -> None:
+    if config.ppo.keep == "best" and config.ppo.probe_every == 0:
         raise ConfigError("ppo.keep=best goes by probes; set ppo.probe_every.")
 
 
@@ -368,9 +373,29 @@ def _check_loss_on(config: Config) -> None:
     ppo, history = config.ppo, config.prompt.history
     if ppo.loss_on == "sampled":
         return
-    if history != "full" or ppo.advantage != "token" or ppo.backend == "verl":
+    if history != "full" or ppo.advantage != "token":
         raise ConfigError(
-            f"ppo.loss_on=all is for whole episodes, token by token, in the local backend, not for "
-            f"prompt.history={history}, ppo.advantage={ppo.advantage}, ppo.backend={ppo.backend}; "
-            "set prompt.history=full ppo.advantage=token ppo.backend=local, or ppo.loss_on=sampled."
+            f"ppo.loss_on=all is for whole episodes, token by token, not for prompt.history="
+            f"{history}, ppo.advantage={ppo.advantage}; set prompt.history=full "
+            "ppo.advantage=token, or ppo.loss_on=sampled."
         )
+
+
+AGREEMENTS: tuple[tuple[str, Callable[[Config], None]], ...] = (
+    ("seed", _check_seed),
+    ("env", _check_separator),
+    ("model", _check_scratch),
+    ("generation", _check_engine),
+    ("prompt", _check_prompt),
+    ("evaluation", _check_pass_k),
+    ("ppo", _check_probe_pass_k),
+    ("selfplay", _check_selfplay),
+    ("sft", _check_sft),
+    ("sft", _check_sft_keep),
+    ("ppo", _check_ppo_keep),
+    ("ppo", _check_ppo),
+    ("ppo", _check_rewards),
+    ("ppo", _check_grpo),
+    ("ppo", _check_loss_on),
+)
+"""Section -> what its settings must agree with, among themselves and elsewhere."""

@@ -12,7 +12,6 @@ Prints a table, and writes it with all else as JSON (and a picture) where `--out
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import conf
 from conf.schema import Config
 from envs import splits
+from envs.base import STATE_FORMATS
 from envs.errors import EnvironmentConfigError
 from steps import settings as from_config
 from steps import storage
@@ -31,10 +31,8 @@ from steps.evaluate import episode_specs, play
 from steps.policies.model_directory import base_of_adapter, check_model
 from steps.report import tables
 
-STATE_FORMATS = ("grid", "coords", "grid_coords")
 CHUNK = 8192
 """Episodes played at once: only their outcomes are kept."""
-_LENGTH_KEYS = ("max_position_embeddings", "n_positions")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -219,18 +217,5 @@ def _config(options: argparse.Namespace, *more: str) -> Config:
     if not is_baseline:
         model = base_of_adapter(options.model) or options.model
         check_model(model)
-        _check_length(config, model)
+        from_config.check_context(config, model)
     return config
-
-
-def _check_length(config: Config, model: str) -> None:
-    """A model with too short a context would lose every episode without a word."""
-    file = Path(model) / "config.json"
-    known: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    length = next((known[key] for key in _LENGTH_KEYS if known.get(key)), 0)
-    if 0 < length < config.sampling.max_model_len:
-        raise ConfigError(
-            f"the model in {model!r} reads {length} tokens, fewer than sampling.max_model_len="
-            f"{config.sampling.max_model_len}: say which model it is like (--like tiny for the "
-            "built-in one), or lower sampling.max_model_len with --override."
-        )

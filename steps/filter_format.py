@@ -31,14 +31,13 @@ from steps.agent.records import (
     Turn,
 )
 from steps.errors import StageError
-from steps.settings import one_of, teaches_looks_alone
+from steps.settings import check_settings, teaches_looks_alone
 from steps.storage import iter_trajectories, write_examples
 from steps.tracking import Tracker
 
 TRAIN_FILE = "sft_train.parquet"
 VALIDATION_FILE = "sft_validation.parquet"
 TRAIN, VALIDATION = "train", "validation"
-STATE_LOSSES = ("train", "mask", "strip")
 SALT = "finetuning validation"
 """Makes the split here independent of the one that gave self-play its puzzles."""
 IDLE_SALT = "ineffective turns"
@@ -78,7 +77,7 @@ def filter_format(
     Raises `StageError`, with the table of reasons, where fewer than `filter.min_yield` of the rows
     survive.
     """
-    one_of("sft.state_loss", config.sft.state_loss, STATE_LOSSES)
+    check_settings(config, "filter", "sft.state_loss")
     started = time.monotonic()
     sieve = Sieve(config)
     kept = [row for path in trajectories for row in sieve.rows(iter_trajectories(path))]

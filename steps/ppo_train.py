@@ -10,15 +10,13 @@ from conf.schema import Config
 from envs import splits
 from envs.errors import EnvironmentConfigError
 from steps import storage
-from steps.errors import ConfigError, StageError
+from steps.errors import StageError
 from steps.policies.model_directory import check_model
-from steps.settings import cores, env_factory, floor_and_ceiling, one_of
+from steps.settings import check_settings, cores, env_factory, floor_and_ceiling
 from steps.tracking import Tracker
-from steps.training.advantages import ADVANTAGES
 from steps.training.backends import choose_backend, num_ranks, signature
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
 from steps.training.ppo_local import train_ppo
-from steps.training.schedules import SCHEDULES
 from steps.workers import Peers, limit_threads, run_ranks
 
 
@@ -35,7 +33,7 @@ def ppo_train(
 
     Raises `StageError` where fewer steps were done than planned without a time limit.
     """
-    check(config)
+    check_settings(config, "ppo")
     backend = choose_backend(config, "ppo")
     check_model(model_dir)
     fingerprint = fingerprint_of(
@@ -69,20 +67,6 @@ def ppo_train(
         "budget_factor": config.ppo.budget_factor,
     }
     return {**facts, **probe_bounds(config), **result}
-
-
-def check(config: Config) -> None:
-    """Raise `ConfigError` for PPO settings that can't be meant, before any model is loaded."""
-    section = config.ppo
-    one_of("ppo.advantage", section.advantage, ADVANTAGES)
-    one_of("ppo.lr_schedule", section.lr_schedule, SCHEDULES)
-    if not 0 < section.filter_ratio <= 1:
-        raise ConfigError(f"ppo.filter_ratio is {section.filter_ratio}; give a number in (0, 1].")
-    if config.sampling.temperature == 0 or config.sampling.top_p < 1:
-        raise ConfigError(
-            "PPO needs answers drawn from the model's own distribution: set "
-            "sampling.temperature above 0 and sampling.top_p=1."
-        )
 
 
 def probe_bounds(config: Config) -> dict[str, float | None]:

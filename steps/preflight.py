@@ -23,8 +23,8 @@ from steps.agent.splice import write_response
 from steps.agent.states import PLACE
 from steps.errors import ConfigError, SPAError
 from steps.policies.engines import choose_engine
-from steps.policies.model_directory import check_model, check_model_directory, context_limit
-from steps.settings import check_generation, env_factory
+from steps.policies.model_directory import check_model, check_model_directory
+from steps.settings import check_context, check_generation, env_factory
 from steps.tracking import check_tracking
 from steps.training.backends import check_backends, choose_backend
 
@@ -151,13 +151,12 @@ def check_start(config: Config, model_dir: str) -> None:
     """Raise a `SPAError` where an earlier run's model can't go on with this run's settings."""
     check_model_directory(model_dir)
     found = json.loads((Path(model_dir) / "config.json").read_text("utf-8"))
-    limit = context_limit(model_dir)
-    if limit is not None and config.sampling.max_model_len > limit:
-        raise ConfigError(
-            f"the model in {model_dir} reads at most {limit} tokens, and {config.env.id} is played "
-            f"with sampling.max_model_len={config.sampling.max_model_len}; train the earlier run "
-            "with a larger model.max_positions, or lower sampling.max_model_len."
-        )
+    check_context(
+        config,
+        model_dir,
+        advice="train the earlier run with a larger model.max_positions, or lower "
+        "sampling.max_model_len.",
+    )
     if config.model.path or not config.model.from_scratch:
         return
     for name, keys in _SHAPE_KEYS.items():

@@ -23,10 +23,17 @@ import conf
 from conf.schema import Config
 from steps.agent.records import ParseStatus
 from steps.errors import ConfigError, SPAError
-from steps.policies.model_directory import check_model, context_limit
+from steps.policies.model_directory import check_model
 from steps.report import tables
-from steps.selfplay_generate import STATES, episode_specs
-from steps.settings import BASELINES, cores, one_of, policy_spec, rollout_settings
+from steps.selfplay_generate import episode_specs
+from steps.settings import (
+    BASELINES,
+    check_context,
+    check_settings,
+    cores,
+    policy_spec,
+    rollout_settings,
+)
 
 MAX_FAULTS = 3
 """So many kinds of faults are named."""
@@ -52,16 +59,18 @@ def format_rates(config: Config, model: str) -> dict[str, dict[str, Any]]:
     """
     from steps.policies.parallel import collect  # brings torch
 
+    check_settings(config, "selfplay")
     forced = replace(config, generation=replace(config.generation, constrained=True))
     spec = policy_spec(forced, model, selfplay=True)
-    states = one_of("selfplay.states", config.selfplay.states, STATES)
     rates = {}
     for name, constrained in (("unconstrained", False), ("constrained", True)):
         played = collect(
             episode_specs(config),
             config=config,
             policy_spec=replace(spec, constrained=constrained),
-            settings=rollout_settings(config, splice=states == "truth", selfplay=True),
+            settings=rollout_settings(
+                config, splice=config.selfplay.states == "truth", selfplay=True
+            ),
             workers=cores(config),
         )
         statuses = Counter(turn.parsed.status for each in played for turn in each.turns)
@@ -120,17 +129,5 @@ def _config(options: argparse.Namespace) -> Config:
         ],
     )
     check_model(options.model)
-    _check_length(config, options.model)
+    check_context(config, options.model)
     return config
-
-
-def _check_length(config: Config, model: str) -> None:
-    """Raise `ConfigError` where prompts could grow longer than the model reads."""
-    limit = context_limit(model)
-    if limit is not None and config.sampling.max_model_len > limit:
-        raise ConfigError(
-            f"the model in {model} reads at most {limit} tokens, and {config.env.id} is played "
-            f"with sampling.max_model_len={config.sampling.max_model_len}; name with --like the "
-            "file of conf/model that it was trained with, or give --override "
-            f'"sampling.max_model_len={limit}".'
-        )

@@ -31,9 +31,9 @@ from steps.policies.base import PolicySpec, make_policy
 from steps.report import transcripts
 from steps.settings import (
     BASELINES,
+    check_settings,
     cores,
     env_factory,
-    one_of,
     policy_spec,
     rollout_settings,
     training_seed,
@@ -44,8 +44,6 @@ from steps.tracking import Tracker
 
 FILE = "trajectories.parquet"
 SPLIT = "sft"
-POLICIES = ("auto", "model", *BASELINES)
-STATES = ("truth", "self_belief")
 SECTIONS = ("seed", "env", "model", "prompt", "sampling", "generation", "selfplay")
 """Settings that an episode depends on, besides who plays it."""
 
@@ -69,6 +67,7 @@ def selfplay_generate(
     had come between. Returns plain values: counts, rates, and three transcripts; `seconds` are
     those of playing, whenever that was. Raises `ConfigError` before anything is played.
     """
+    check_settings(config, "selfplay")
     spec = player(config, model_dir, round_index)
     settings = rollout_settings(config, splice=_takes_truth(config, spec), selfplay=True)
     specs = episode_specs(config, round_index)
@@ -120,7 +119,7 @@ def fingerprint_of(config: Config, spec: PolicySpec, round_index: int) -> str:
 
 def player(config: Config, model_dir: str = "", round_index: int = 1) -> PolicySpec:
     """Who plays this round; `auto` is the model where it can speak and what it says is taught."""
-    chosen = one_of("selfplay.policy", config.selfplay.policy, POLICIES)
+    chosen = config.selfplay.policy
     if chosen in BASELINES:
         return policy_spec(config, chosen)
     is_mute = config.model.from_scratch and round_index == 1
@@ -242,8 +241,7 @@ class Tally:
 
 def _takes_truth(config: Config, spec: PolicySpec) -> bool:
     """Whether true states replace the policy's own; a baseline has no beliefs to learn from."""
-    states = one_of("selfplay.states", config.selfplay.states, STATES)
-    return states == "truth" or spec.kind in BASELINES
+    return config.selfplay.states == "truth" or spec.kind in BASELINES
 
 
 def _batches(config: Config, specs: list[EpisodeSpec]) -> Iterator[list[EpisodeSpec]]:

@@ -2,8 +2,9 @@
 
 The loop (`steps.agent`) knows no configuration file and the configuration knows no loop; this is
 the one place where the two meet, so that self-play, finetuning, PPO and evaluation show a model
-the same prompt. Words and ranges are checked where the configuration is composed
-(`conf.checks`); what only an environment can judge, its id and arguments, is checked here.
+the same prompt. Words, ranges and contradictions are judged by `conf.checks`, when the
+configuration is composed and again, of their own sections, in stages (`check_settings`); what only
+an environment can judge, its id and arguments, is checked here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 
 import gymnasium
 
+import conf
 import envs
+from conf import checks
 from conf.schema import Config
 from envs import bounds_cache, solvers
 from envs.errors import EnvironmentConfigError
@@ -28,7 +31,7 @@ from steps.agent.rollout import RolloutSettings
 from steps.errors import ConfigError, EnvironmentIdError, unknown_name
 from steps.policies.base import PolicySpec, check_library
 from steps.policies.engines import check_engine, choose_engine
-from steps.policies.model_directory import base_of_adapter
+from steps.policies.model_directory import base_of_adapter, context_limit
 
 MAX_CORES = 8
 """Beyond this many processes a model that fits on a laptop gains nothing."""
@@ -36,6 +39,10 @@ SEED_STRIDE = 100_000_000
 """Between the training puzzles of two runs' seeds: more than any run looks at."""
 BASELINES = ("random", "oracle")
 """Policies that stand in for a model directory."""
+_LIKE = (
+    "name with --like the file of conf/model that it was trained with (tiny for the built-in one), "
+    "or lower sampling.max_model_len with --override."
+)
 
 
 def prompt_settings(config: Config, *, selfplay: bool = False) -> PromptSettings:
@@ -109,10 +116,7 @@ def rollout_settings(
         separator=env.action_separator,
         lenient=config.prompt.lenient,
         splice=splice,
-        splice_likeliest=one_of(
-            "selfplay.prediction", config.selfplay.prediction, ("sampled", "likeliest")
-        )
-        == "likeliest",
+        splice_likeliest=config.selfplay.prediction == "likeliest",
         foresight=not for_ppo,
         format_penalty=config.ppo.format_penalty if for_ppo else 0.0,
         ineffective_penalty=config.ppo.ineffective_penalty if for_ppo else 0.0,
@@ -219,19 +223,37 @@ def available_cores(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
     return count if quota is None else max(1, min(count, int(quota)))
 
 
+def check_settings(config: Config, *parts: str) -> None:
+    """Raise `ConfigError` where these sections or keys can't be meant (`conf.checks`).
+
+    Composition asks the same of all; a stage asks it again of what it reads, since it may be called
+    with a `Config` made by hand.
+    """
+    try:
+        checks.check(config, *parts)
+    except conf.ConfigError as error:
+        raise ConfigError(str(error)) from error
+
+
+def check_context(config: Config, model: str, *, advice: str = _LIKE) -> None:
+    """Raise `ConfigError` where an episode may be longer than the model reads.
+
+    It would lose every such episode without a word. `advice` is what to do about it.
+    """
+    limit = context_limit(model)
+    if limit is not None and config.sampling.max_model_len > limit:
+        raise ConfigError(
+            f"the model in {model} reads at most {limit} tokens, and {config.env.id} is played "
+            f"with sampling.max_model_len={config.sampling.max_model_len}; {advice}"
+        )
+
+
 def one_of(where: str, word: str, known: Iterable[str]) -> str:
     """`word`, or a ConfigError with the nearest known one; `where` is the setting's name."""
     names = tuple(known)
     if word not in names:
         raise ConfigError(unknown_name(where, word, names))
     return word
-
-
-def at_least(where: str, number: int, least: int) -> int:
-    """`number`, or a ConfigError where it is below `least`."""
-    if number < least:
-        raise ConfigError(f"{where} is {number}; give {least} or more.")
-    return number
 
 
 def _make_env(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[str, str]:

@@ -17,7 +17,7 @@ from steps import storage
 from steps.agent.records import SFTExample
 from steps.errors import ConfigError, DataError, StageError
 from steps.policies.model_directory import check_model
-from steps.settings import cores, env_factory, one_of
+from steps.settings import check_settings, cores, env_factory
 from steps.tracking import Tracker
 from steps.training.backends import choose_backend, num_ranks, signature
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
@@ -43,7 +43,7 @@ def sft_train(
     `model_dir` "" builds the configured model from scratch. Raises `StageError` where the gate
     finds fewer well-formed answers than `sft.min_format_rate`.
     """
-    one_of("sft.state_loss", config.sft.state_loss, ("train", "mask", "strip"))
+    check_settings(config, "sft")
     is_left_out = config.sft.target == "format" and not config.model.from_scratch
     if is_left_out:
         # A pretrained model can speak: such arms train it by reinforcement alone.

@@ -23,7 +23,7 @@ from steps.agent.records import (
     Transition,
     Turn,
 )
-from steps.errors import StageError
+from steps.errors import ConfigError, StageError
 from steps.filter_format import (
     filter_format,
     split_by_puzzle,
@@ -233,6 +233,23 @@ def test_too_small_a_yield_stops_with_the_table(tmp_path: Path) -> None:
     assert "kept 1 of 3 rows (33.3%) of frozenlake" in message
     assert "  kept                     1\n  no_answer                2\n" in message
     assert not (tmp_path / "sft_train.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "setting", "value", "said"),
+    [
+        ("sft", "state_loss", "stripped", r"sft.state_loss.*did you mean 'strip'"),
+        ("filter", "validation_share", 1.5, r"filter.validation_share=1.5 is outside 0..1"),
+    ],
+)
+def test_a_bad_setting_is_refused_before_a_file_is_written(
+    section: str, setting: str, value: Any, said: str, tmp_path: Path
+) -> None:
+    config = Config()
+    setattr(getattr(config, section), setting, value)
+    with pytest.raises(ConfigError, match=said):
+        filter_format(config, trajectories=[], out_dir=tmp_path, tracker=NullTracker())
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_kept_stops_even_without_a_minimum(tmp_path: Path) -> None:

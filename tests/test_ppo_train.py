@@ -36,11 +36,14 @@ def run(config: Config, model_dir: str, directory: Path, **replaced: Any) -> dic
     [
         ("ppo.advantage", "turns", r"ppo.advantage.*did you mean 'turn'"),
         ("ppo.lr_schedule", "cosin", r"ppo.lr_schedule.*did you mean 'cosine'"),
-        ("ppo.filter_ratio", 0.0, r"ppo.filter_ratio is 0.0"),
-        ("ppo.filter_ratio", 1.5, r"ppo.filter_ratio is 1.5"),
+        ("ppo.filter_ratio", 0.0, r"ppo.filter_ratio=0 leaves no group"),
+        ("ppo.filter_ratio", 1.5, r"ppo.filter_ratio=1.5 is outside 0..1"),
+        ("ppo.filter_by", "max", r"ppo.filter_by.*Known: std, std_rev"),
+        ("ppo.optimizer", "adam", r"ppo.optimizer.*did you mean 'adamw'"),
+        ("ppo.reward_norm", "mean_std", r"set ppo.reward_at=episode"),
         ("ppo.backend", "verl", r"ppo by verl: .*ppo.backend=local"),
-        ("sampling.temperature", 0.0, r"sampling.temperature above 0"),
-        ("sampling.top_p", 0.9, r"sampling.top_p=1"),
+        ("sampling.temperature", 0.0, r"sampling.temperature=0.0.*set temperature above 0"),
+        ("sampling.top_p", 0.9, r"sampling.top_p=0.9; set temperature above 0 and top_p=1"),
         ("model.lora_rank", 8, r"set model.lora_rank=0"),
     ],
 )

@@ -318,7 +318,10 @@ def test_an_unknown_policy_or_environment_is_refused_before_play(
     config.selfplay.policy = "randm"
     with pytest.raises(ConfigError, match="did you mean 'random'"):
         play(config, tmp_path)
-    config.selfplay.policy, config.env.id = "random", "frozen"
+    config.selfplay.policy, config.selfplay.prediction = "random", "likely"
+    with pytest.raises(ConfigError, match="did you mean 'likeliest'"):
+        play(config, tmp_path)
+    config.selfplay.prediction, config.env.id = "sampled", "frozen"
     with pytest.raises(EnvironmentIdError, match="did you mean"):
         play(config, tmp_path)
     assert list(tmp_path.iterdir()) == []

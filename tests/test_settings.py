@@ -179,11 +179,23 @@ def test_an_unlimited_quota_of_the_older_control_groups_is_no_limit(tmp_path: Pa
     assert settings.available_cores(tmp_path) == len(os.sched_getaffinity(0))
 
 
-def test_words_and_bounds_are_refused_with_the_name_of_the_setting() -> None:
+def test_a_word_is_refused_with_the_name_of_the_setting() -> None:
     with pytest.raises(ConfigError, match=r"selfplay\.policy 'randm'; did you mean 'random'"):
         settings.one_of("selfplay.policy", "randm", ("random", "oracle"))
-    with pytest.raises(ConfigError, match=r"env\.max_turns is 0; give 1 or more"):
-        settings.at_least("env.max_turns", 0, 1)
+
+
+def test_a_stage_asks_of_the_parts_that_it_reads() -> None:
+    config = Config()
+    config.sft.state_loss, config.ppo.gamma, config.seed = "striped", 1.5, -1
+    settings.check_settings(config, "filter", "evaluation", "sft.backend")
+    for parts, said in (
+        (("sft",), "did you mean 'strip'"),
+        (("sft.state_loss",), "did you mean 'strip'"),
+        (("filter", "ppo"), "ppo.gamma=1.5 is outside"),
+        (("seed",), "seed=-1 is negative"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            settings.check_settings(config, *parts)
 
 
 def test_environments_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,8 @@ def run(
     ("setting", "value", "message"),
     [
         ("sft.state_loss", "masked", r"sft.state_loss.*did you mean 'mask'"),
+        ("sft.schedule", "linear", r"sft.schedule.*Known: constant, cosine"),
+        ("sft.keep", "best", r"set sft.eval_every"),
         ("sft.backend", "verl", r"sft by verl: .*sft.backend=local"),
         ("sft.backend", "locale", r"sft.backend.*did you mean 'local'"),
         ("model.lora_rank", 8, r"model.lora_rank is 8.*set model.lora_rank=0"),

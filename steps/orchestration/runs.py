@@ -25,8 +25,6 @@ import conf
 from steps.errors import ConfigError, unknown_name
 
 CACHE_MODES = ("auto", "off", "refresh")
-MAX_SEED = 2**32 - 1
-"""The largest that every library takes."""
 RETRIES = 1
 """How often a stage is tried again after a crash."""
 STARTING = ("run", "resume")
@@ -115,10 +113,6 @@ def settings_of(
     _check_start(request)
     if request.cache not in CACHE_MODES:
         raise ConfigError(unknown_name("cache mode", request.cache, CACHE_MODES))
-    if request.seed < 0:
-        raise ConfigError(f"--seed {request.seed} is negative; give 0 or more.")
-    if request.seed > MAX_SEED:
-        raise ConfigError(f"--seed {request.seed} is too large; give at most {MAX_SEED}.")
     configs = {env_id: _compose(request, env_id) for env_id in _env_ids(request.env)}
     for config in configs.values():
         if config.cluster == "local":

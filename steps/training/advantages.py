@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 ADVANTAGES = ("turn", "token", "bi_level", "grpo")
-"""Words of `ppo.advantage`."""
+"""By which verl's estimators are made, too; the words of `ppo.advantage`."""
 MIN_DEVIATION = 1e-6
 """Returns that deviate less are equal (RAGEN's threshold)."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from conf.checks import BACKENDS
 from conf.schema import Config
 from steps.errors import ConfigError
 from steps.settings import cores, one_of
@@ -18,7 +19,6 @@ from steps.training.machine import Gpu, Machine, installed, visible_gpus
 from steps.training.model_size import num_parameters
 from steps.training.verl_preflight import FOR_SFT, NEEDED, check_gpus, check_versions
 
-BACKENDS = ("auto", "local", "verl")
 MIN_VERL_PARAMETERS = {"sft": 100_000_000, "ppo": 200_000_000}
 """Of a model that `auto` leaves to verl. Measured on an H200 (docs/benchmarks.md): at 135 million
 verl finetunes 1.3 times as fast, and a step of PPO with one sequence a turn takes 1.2 times as

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-SCHEDULES = ("constant", "linear", "cosine")
-
 
 def lr_scale(
     step: int,

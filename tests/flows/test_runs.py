@@ -87,7 +87,7 @@ def test_resources_follow_the_profile_and_ask_for_no_gpu_where_there_is_none() -
         ({"env": "frozenlake,frozenlake"}, "twice"),
         ({"cache": "of"}, "did you mean 'off'"),
         ({"seed": -1}, "negative"),
-        ({"seed": 2**32}, "too large"),
+        ({"seed": 10**9 + 1}, "seed=1000000001 is above 1000000000"),
         ({"profile": "smok"}, "did you mean 'smoke'"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import conf
 from conf.schema import Config, ModelSection, SFTSection, VerlSection
 from steps.errors import ConfigError
 from steps.training import backends
@@ -94,6 +95,14 @@ def test_what_is_asked_for_is_taken() -> None:
 def test_what_a_trainer_cant_do_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         choose_backend(config(**fields), "sft", LARGE)
+
+
+def test_what_ppo_by_verl_lacks_is_refused_when_the_run_starts() -> None:
+    overrides = ["prompt.style=full", "prompt.history=full", "ppo.advantage=token"]
+    overrides += ["ppo.loss_on=all", "ppo.backend=verl", "ppo.lr_schedule=constant"]
+    found = conf.compose(model="tiny_llama", overrides=overrides)
+    with pytest.raises(ConfigError, match="ppo by verl: it learns sampled tokens alone"):
+        check_backends(found)
 
 
 def test_a_local_run_needs_a_gpu_when_it_starts_and_one_on_a_cluster_doesnt(

@@ -173,7 +173,6 @@ def test_what_goes_together_is_taken(overrides: list[str]) -> None:
         ),
         (["ppo.loss_on=all"], ["prompt.history=single_turn", "set prompt.history=full"]),
         ([*ALL, "ppo.advantage=bi_level"], ["ppo.advantage=bi_level"]),
-        ([*ALL, "ppo.backend=verl"], ["ppo.backend=verl"]),
         (
             ["ppo.prediction_reward=1", "prompt.response_format=plain"],
             ["plain answers hold none", "ppo.prediction_reward=0"],
