@@ -30,7 +30,8 @@ from steps.agent import parsing
 from steps.agent.records import Completion, PolicyRequest, Sampling
 from steps.agent.rollout import EpisodeSpec, mix_seed, run_episodes
 from steps.policies.encoding import Ids
-from steps.policies.hf import HFPolicy, load_model, load_tokenizer
+from steps.policies.hf import HFPolicy
+from steps.policies.loading import load_model, load_tokenizer
 from steps.policies.random_policy import RandomPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.training.tiny_model import build_tiny

@@ -10,7 +10,7 @@ import pytest
 import conf
 from conf.schema import Config
 from steps.errors import ConfigError, ModelError, StageError
-from steps.policies.hf import load_model
+from steps.policies.loading import load_model
 from steps.ppo_train import ppo_train, probe_bounds
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints

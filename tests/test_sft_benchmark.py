@@ -14,7 +14,7 @@ from benchmarks import sft
 from benchmarks.cards import peak_flops
 from benchmarks.models import SHAPES, build_tokenizer
 from benchmarks.throughput import Stretch, Work, flops, flops_parameters, stretch, work_of
-from steps.policies.hf import load_tokenizer
+from steps.policies.loading import load_tokenizer
 from steps.training import sft_local, sft_verl
 from steps.training.machine import Gpu, Machine
 from steps.training.model_size import ModelSize

@@ -13,7 +13,7 @@ from steps import sft_train as stage
 from steps import storage
 from steps.agent.records import SFTExample
 from steps.errors import ConfigError, DataError, ModelError, StageError
-from steps.policies.hf import load_model
+from steps.policies.loading import load_model
 from steps.sft_train import TRAIN_FILE, VALIDATION_FILE, sft_train
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints

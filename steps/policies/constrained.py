@@ -21,7 +21,8 @@ import torch
 
 from steps.agent.records import PolicyRequest, ResponseFormat
 from steps.errors import ConfigError, ModelError
-from steps.policies.base import check_library
+from steps.policies.base import PolicySpec, check_library
+from steps.policies.chat_template import end_of_turn_id
 from steps.policies.grammar import AnswerForm
 
 CUT_TOKENS = 3
@@ -256,6 +257,16 @@ class Guided:
         allowed_BV[:, :width] = flags[:, :width]
         allowed_BV[:, vocabulary.banned] = False
         return allowed_BV
+
+
+def answer_guide(tokenizer: Any, spec: PolicySpec) -> AnswerGuide:
+    """The guide of a policy (`generation.constrained`); brings xgrammar."""
+    return AnswerGuide(
+        tokenizer,
+        end_id=end_of_turn_id(tokenizer),
+        separator=spec.separator,
+        max_span_chars=spec.max_span_chars,
+    )
 
 
 def _library() -> Any:

@@ -89,6 +89,6 @@ def _installed() -> tuple[str, str]:
 
 
 def _sees_gpu() -> bool:
-    from steps.policies.hf import resolve_device  # torch
+    from steps.policies.loading import resolve_device  # torch
 
     return resolve_device("auto") == "cuda"

@@ -21,123 +21,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    DynamicCache,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils import logging as transformers_logging
+from transformers import AutoConfig, DynamicCache, PreTrainedTokenizerBase
 
-from steps.agent.records import Completion, FinishReason, Message, PolicyRequest, Sampling
-from steps.errors import ConfigError, ModelError
+from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling
 from steps.policies import graph_decode
+from steps.policies.chat_template import encode_prompts, stop_token_ids
+from steps.policies.constrained import AnswerGuide, Guided, answer_guide
 from steps.policies.drawing import draw, uniforms
 from steps.policies.encoding import Ids, PromptCache, completions, left_padded
+from steps.policies.loading import load_model, load_tokenizer
 from steps.policies.model_directory import check_model
 
 if TYPE_CHECKING:
     from steps.policies.base import PolicySpec
-    from steps.policies.constrained import AnswerGuide, Guided
 
-PROBE_ANSWER = "answer"
 MIN_NARROW_SHARE = 0.25
 """Share of finished rows at which the batch is narrowed; each narrowing copies the cache."""
-
-
-def load_tokenizer(
-    directory: str, *, revision: str = "", trust_remote_code: bool = False
-) -> PreTrainedTokenizerBase:
-    """The tokenizer of a directory or hub name; one without a chat template is refused."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            directory, revision=revision or "main", trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError) as error:  # its own files are wrong, or its hub is out of reach
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(f"the tokenizer of {directory!r} can't be loaded: {reason}") from error
-    if not getattr(tokenizer, "chat_template", None):
-        raise ModelError(
-            f"the tokenizer of {directory!r} has no chat template: use an instruction-tuned model, "
-            "or add a chat_template to its tokenizer_config.json."
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
-
-
-def load_model(
-    directory: str,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    revision: str = "",
-    trust_remote_code: bool = False,
-) -> torch.nn.Module:
-    """The causal language model of a directory or hub name, from safetensors only.
-
-    On a GPU products of float32 are taken in TF32, several times as fast: it rounds factors to ten
-    bits, finer than the bfloat16 in which such models are usually played.
-    """
-    transformers_logging.disable_progress_bar()
-    if resolve_device(device) != "cpu":
-        torch.set_float32_matmul_precision("high")
-    model = AutoModelForCausalLM.from_pretrained(
-        directory,
-        dtype=getattr(torch, dtype),
-        use_safetensors=True,
-        revision=revision or "main",
-        trust_remote_code=trust_remote_code,
-    )
-    return model.to(resolve_device(device))
-
-
-def resolve_device(device: str) -> str:
-    """`auto` is the GPU where one is seen, else the CPU."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, but torch sees no GPU: set device=auto or device=cpu.")
-    return device
-
-
-def end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that ends an assistant's turn in this chat template.
-
-    Read off a rendered conversation, since it need not be the tokenizer's `eos_token`; that is the
-    fallback where a template rewrites the answer.
-    """
-    chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": PROBE_ANSWER}]
-    rendered = str(tokenizer.apply_chat_template(chat, tokenize=False))
-    suffix = rendered.rpartition(PROBE_ANSWER)[2]
-    special = set(tokenizer.all_special_ids)
-    for token in tokenizer(suffix, add_special_tokens=False)["input_ids"]:
-        if token in special:
-            return int(token)
-    if tokenizer.eos_token_id is None:
-        raise ModelError(
-            "neither the chat template nor the tokenizer names an end-of-turn token: set eos_token "
-            "in tokenizer_config.json."
-        )
-    return int(tokenizer.eos_token_id)
-
-
-def stop_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that end an answer, sorted: the template's end of turn and `eos_token`."""
-    return sorted({end_of_turn_id(tokenizer), tokenizer.eos_token_id} - {None})
-
-
-def answer_guide(tokenizer: PreTrainedTokenizerBase, spec: PolicySpec) -> AnswerGuide:
-    """What forces well-formed answers (`generation.constrained`); brings xgrammar."""
-    from steps.policies.constrained import AnswerGuide
-
-    return AnswerGuide(
-        tokenizer,
-        end_id=end_of_turn_id(tokenizer),
-        separator=spec.separator,
-        max_span_chars=spec.max_span_chars,
-    )
 
 
 def context_length(
@@ -153,30 +52,6 @@ def context_length(
 def _within(config: Any, wanted: int) -> int:
     positions = getattr(config, "max_position_embeddings", 0) or 1 << 30
     return min(wanted or positions, positions)
-
-
-def render_prompts(
-    tokenizer: PreTrainedTokenizerBase, chats: Sequence[Sequence[Message]]
-) -> list[str]:
-    """Each chat as its template writes it, with the generation prompt."""
-    if not chats:
-        return []
-    rendered = tokenizer.apply_chat_template(
-        [[message.as_dict() for message in chat] for chat in chats],
-        add_generation_prompt=True,
-        tokenize=False,
-    )
-    return [str(text) for text in rendered]
-
-
-def encode_prompts(
-    tokenizer: PreTrainedTokenizerBase, chats: Sequence[Sequence[Message]]
-) -> list[list[int]]:
-    """Token ids of each chat with the generation prompt: what a model is given, in every stage."""
-    if not chats:
-        return []
-    texts = render_prompts(tokenizer, chats)
-    return [list(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
 class HFPolicy:

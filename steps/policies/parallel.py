@@ -102,7 +102,7 @@ def collect(
 
 
 def _on_cpu(spec: PolicySpec) -> bool:
-    from steps.policies.hf import resolve_device  # torch
+    from steps.policies.loading import resolve_device  # torch
 
     return resolve_device(spec.device) == "cpu"
 

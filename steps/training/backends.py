@@ -143,7 +143,7 @@ def signature(config: Config, backend: str) -> str:
 
 def num_ranks(config: Config) -> int:
     """Processes of the local backend: one on a GPU, else one a core."""
-    from steps.policies.hf import resolve_device  # brings torch
+    from steps.policies.loading import resolve_device  # brings torch
 
     return 1 if resolve_device(config.device) == "cuda" else cores(config)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steps.policies.hf import load_model
+from steps.policies.loading import load_model
 from steps.training.best import Best
 from steps.training.checkpoints import CheckpointStore
 from steps.workers import Peers

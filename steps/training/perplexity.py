@@ -30,7 +30,8 @@ from steps.agent.records import StateFormat
 from steps.agent.rollout import EpisodeSpec, mix_seed, run_episodes
 from steps.errors import DataError
 from steps.policies.base import make_policy
-from steps.policies.hf import load_model, load_tokenizer
+from steps.policies.chat_template import render_prompts
+from steps.policies.loading import load_model, load_tokenizer
 from steps.settings import env_factory, policy_spec, prompt_settings, rollout_settings
 from steps.training.losses import token_logprobs
 from steps.training.tokenization import micro_batches, pad_rows
@@ -122,10 +123,8 @@ def prompt_around(config: Config, settings: PromptSettings, tokenizer: Any) -> t
         max_new_tokens=config.sampling.max_new_tokens,
     )
     env.close()
-    text = tokenizer.apply_chat_template(
-        [message.as_dict() for message in messages], add_generation_prompt=True, tokenize=False
-    )
-    before, mark, after = str(text).partition(_MARK)
+    (text,) = render_prompts(tokenizer, [messages])
+    before, mark, after = text.partition(_MARK)
     assert mark, "the chat template leaves the last message out"
     return before, after
 

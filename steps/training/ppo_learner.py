@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModel
 
 from conf.schema import Config
-from steps.policies.hf import load_model, load_tokenizer, resolve_device
+from steps.policies.loading import load_model, load_tokenizer, resolve_device
 from steps.settings import training_seed
 from steps.training.checkpoints import load_trainer_state, save_model, save_trainer_state
 from steps.training.optimizers import Optimizers, build_optimizers

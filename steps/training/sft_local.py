@@ -26,7 +26,8 @@ import torch
 
 from conf.schema import Config, SFTSection
 from steps.agent.records import SFTExample
-from steps.policies.hf import HFPolicy, load_model, load_tokenizer
+from steps.policies.hf import HFPolicy
+from steps.policies.loading import load_model, load_tokenizer
 from steps.tracking import Tracker
 from steps.training.batch_order import batch_rows, epoch_steps, num_steps
 from steps.training.best import sft_best

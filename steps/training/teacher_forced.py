@@ -27,7 +27,7 @@ from steps.agent.parsing import spans
 from steps.agent.records import SFTExample, SpanKind, Trajectory
 from steps.agent.rollout import EpisodeSpec, mix_seed, run_episodes
 from steps.policies.base import make_policy
-from steps.policies.hf import load_model, load_tokenizer
+from steps.policies.loading import load_model, load_tokenizer
 from steps.settings import env_factory, policy_spec, rollout_settings
 from steps.training.losses import token_logprobs
 from steps.training.tokenization import (

@@ -2,8 +2,8 @@
 
 SFT: `prompt + response + end of turn`, loss on the response and the end-of-turn token, weighted by
 the kind of span a token lies in. The prompt's tokens come from the same function that the rollout
-uses (`steps.policies.hf.encode_prompts`), so what is taught is what is shown. Nothing is ever cut:
-rows that are too long are left out.
+uses (`steps.policies.chat_template.encode_prompts`), so what is taught is what is shown. Nothing
+is ever cut: rows that are too long are left out.
 
 PPO: the tokens that were sampled, id by id, never tokenised again. History `full` gives one
 sequence an episode (each prompt must then begin with all the tokens before it; where a chat
@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from conf.schema import SFTSection
 from steps.agent.records import SFTExample, Span, SpanKind, TokenSample, Trajectory, Turn
 from steps.errors import DataError
-from steps.policies.hf import encode_prompts, end_of_turn_id
+from steps.policies.chat_template import encode_prompts, end_of_turn_id
 
 SPAN_KINDS = tuple(SpanKind)
 

@@ -1,9 +1,10 @@
 """One episode against an inference server that takes and gives token ids; no verl here.
 
-The episode is that of `steps.agent.rollout`, the prompt that of `steps.policies.hf`. In a long
-conversation a prompt goes on from the ids that were shown and sampled before: only what came since
-is tokenised, and a sampled token never is. Where a chat template rewrites what was said (Qwen3
-drops earlier thoughts), the prompt is encoded afresh and the episode becomes one sequence a turn.
+The episode is that of `steps.agent.rollout`, the prompt that of `steps.policies.chat_template`. In
+a long conversation a prompt goes on from the ids that were shown and sampled before: only what came
+since is tokenised, and a sampled token never is. Where a chat template rewrites what was said
+(Qwen3 drops earlier thoughts), the prompt is encoded afresh and the episode becomes one sequence a
+turn.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from steps.agent.records import (
 )
 from steps.agent.rollout import Episode
 from steps.errors import DataError
-from steps.policies.hf import end_of_turn_id, stop_token_ids
+from steps.policies.chat_template import end_of_turn_id, stop_token_ids
 from steps.training.ppo_batch import build_samples
 from steps.training.rewards import at_last_turn, turn_rewards
 

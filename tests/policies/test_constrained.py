@@ -32,8 +32,10 @@ from steps.agent.splice import write_response
 from steps.errors import ConfigError, ModelError
 from steps.policies import base
 from steps.policies.base import PolicySpec, make_policy
+from steps.policies.chat_template import end_of_turn_id
+from steps.policies.drawing import draw
 from steps.policies.grammar import AnswerForm, answer_grammar
-from steps.policies.hf import HFPolicy, draw, end_of_turn_id
+from steps.policies.hf import HFPolicy
 from steps.training.tiny_model import build_model
 from tests.agent.worlds import Echo
 from tests.policies.vocabularies import KINDS, make_vocabulary

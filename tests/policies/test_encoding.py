@@ -9,9 +9,8 @@ import pytest
 
 from steps.agent.records import Completion, FinishReason, Message
 from steps.policies import encoding
-from steps.policies.drawing import uniforms
+from steps.policies.chat_template import encode_prompts
 from steps.policies.encoding import Chat, PromptCache, completions, decode_rows, left_padded
-from steps.policies.hf import encode_prompts
 from steps.training.tiny_model import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -95,9 +94,3 @@ def test_prompts_stand_at_the_right_end() -> None:
     ids, mask = left_padded([(5, 6), (7,), ()], width=3, pad_id=9)
     assert ids.tolist() == [[9, 5, 6], [9, 9, 7], [9, 9, 9]]
     assert mask.tolist() == [[0, 1, 1], [0, 0, 1], [0, 0, 0]]
-
-
-def test_numbers_are_the_start_of_each_seeds_own_stream() -> None:
-    seeds = [0, 1, 2**31, 2**63 - 1, 1]
-    for seed, row in zip(seeds, uniforms(seeds, 7), strict=True):
-        assert row.tolist() == np.random.Generator(np.random.Philox(seed)).random(7).tolist()

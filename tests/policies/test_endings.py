@@ -10,7 +10,7 @@ import pytest
 
 from steps.agent.parsing import parse_response
 from steps.agent.records import Message, PolicyRequest, ResponseFormat
-from steps.policies.hf import end_of_turn_id
+from steps.policies.chat_template import end_of_turn_id
 from tests.policies.vocabularies import KINDS, make_vocabulary
 
 xgrammar = pytest.importorskip("xgrammar")

@@ -11,8 +11,9 @@ import torch
 from conf.schema import ModelSection
 from steps.agent.records import Sampling
 from steps.policies.base import PolicySpec
+from steps.policies.drawing import draw
 from steps.policies.graph_decode import GraphDecoder
-from steps.policies.hf import HFPolicy, draw
+from steps.policies.hf import HFPolicy
 from steps.training.tiny_model import build_tiny
 
 PROMPTS = [[260, 5, 6, 7, 8, 9], [11, 12], [260, *range(20, 40)], [3]]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +18,8 @@ from steps.agent.records import (
     ResponseFormat,
     Sampling,
 )
-from steps.errors import ConfigError, ModelError
-from steps.policies import hf
 from steps.policies.base import PolicySpec, make_policy
-from steps.policies.hf import HFPolicy, draw
+from steps.policies.hf import HFPolicy
 from steps.training.tiny_model import (
     ACTIONS,
     COLUMN_PARTS,
@@ -232,154 +228,3 @@ def test_tokens_that_look_like_padding_bring_no_warning(
     monkeypatch.setattr(policy.model.config, "pad_token_id", first)
     policy.complete([request("P"), request("G")], SAMPLING)
     assert not caplog.records
-
-
-# Drawing a token
-
-
-LOGITS = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-
-
-def drawn(uniform: float, sampling: Sampling, logits: torch.Tensor = LOGITS) -> tuple[int, float]:
-    token, logprob = draw(logits, torch.tensor([uniform]), sampling)
-    return int(token), float(logprob)
-
-
-@pytest.mark.parametrize(
-    ("uniform", "token"),
-    [(0.0, 0), (0.49, 0), (0.51, 1), (0.79, 1), (0.81, 2), (0.94, 2), (0.96, 3), (0.9999, 3)],
-)
-def test_a_token_owns_its_probability_of_the_unit_interval(uniform: float, token: int) -> None:
-    assert drawn(uniform, Sampling()) == (
-        token,
-        pytest.approx(float(LOGITS[0, token]), abs=1e-6),
-    )
-
-
-@pytest.mark.parametrize(
-    ("top_p", "uniform", "token"),
-    [
-        # 0.5 and 0.3 reach 0.7: of 0.8, the first owns 0.625
-        *((0.7, 0.62, 0), (0.7, 0.63, 1), (0.7, 0.9999, 1)),
-        # 0.5 alone reaches these
-        *((0.49, 0.9999, 0), (0.1, 0.9999, 0)),
-        # three of them reach 0.9: of 0.95, the first two own 0.842
-        *((0.9, 0.84, 1), (0.9, 0.85, 2), (0.9, 0.9999, 2)),
-    ],
-)
-def test_top_p_drops_the_tail_and_reports_the_whole_distributions_probability(
-    top_p: float, uniform: float, token: int
-) -> None:
-    assert drawn(uniform, Sampling(top_p=top_p)) == (
-        token,
-        pytest.approx(float(LOGITS[0, token]), abs=1e-6),
-    )
-
-
-def test_top_p_keeps_the_likeliest_wherever_they_stand() -> None:
-    logits = torch.tensor([[0.05, 0.5, 0.15, 0.3]]).log()
-    assert [drawn(u, Sampling(top_p=0.7), logits)[0] for u in (0.0, 0.62, 0.63, 0.999)] == [
-        *(1, 1, 3, 3)
-    ]
-
-
-def test_temperature_sharpens_or_flattens() -> None:
-    logits = torch.tensor([[0.25, 0.75]]).log()
-    # squared, 1 to 9; square-rooted, 1 to sqrt(3)
-    cold, hot = Sampling(temperature=0.5), Sampling(temperature=2.0)
-    assert [drawn(u, cold, logits)[0] for u in (0.09, 0.11)] == [0, 1]
-    assert drawn(0.11, cold, logits)[1] == pytest.approx(-0.10536, abs=1e-4)
-    assert [drawn(u, hot, logits)[0] for u in (0.36, 0.37)] == [0, 1]
-    assert drawn(0.37, hot, logits)[1] == pytest.approx(-0.45575, abs=1e-4)
-
-
-def test_temperature_zero_takes_the_likeliest_and_reports_the_models_own_probability() -> None:
-    token, logprob = drawn(0.99, Sampling(temperature=0.0))
-    assert (token, logprob) == (0, pytest.approx(-0.693147, abs=1e-5))
-
-
-# Directories
-
-
-@pytest.mark.parametrize(
-    ("removed", "named"),
-    [
-        ("config.json", "config.json"),
-        ("tokenizer_config.json", "tokenizer_config.json"),
-        ("model.safetensors", r"\*.safetensors"),
-    ],
-)
-def test_a_directory_that_is_no_model_is_refused_and_told_what_is_missing(
-    removed: str, named: str, model_dir: str, tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(model_dir, copy)
-    (copy / removed).unlink()
-    with pytest.raises(ModelError, match=f"missing {named}"):
-        make_policy(PolicySpec(kind="hf", model_dir=str(copy)))
-
-
-def test_a_tokenizer_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"the tokenizer of .* can't be loaded: ") as caught:
-        hf.load_tokenizer(str(tmp_path))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_directory_that_isnt_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no model at .*nowhere"):
-        make_policy(PolicySpec(kind="hf", model_dir=str(tmp_path / "nowhere")))
-
-
-def test_weights_in_another_format_than_safetensors_are_refused(
-    model_dir: str, policy: HFPolicy, tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(model_dir, copy)
-    (copy / "model.safetensors").unlink()
-    torch.save(policy.model.state_dict(), copy / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="other weight formats are not loaded"):
-        make_policy(PolicySpec(kind="hf", model_dir=str(copy)))
-    with pytest.raises(OSError, match="safetensors"):
-        hf.load_model(str(copy))
-
-
-def test_a_tokenizer_without_chat_template_is_refused(model_dir: str, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(model_dir, copy)
-    (copy / "chat_template.jinja").unlink()
-    with pytest.raises(ModelError, match="has no chat template"):
-        make_policy(PolicySpec(kind="hf", model_dir=str(copy)))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_isnt_there_is_a_clear_error() -> None:
-    assert hf.resolve_device("auto") == "cpu"
-    with pytest.raises(ConfigError, match="device=auto"):
-        hf.resolve_device("cuda")
-
-
-def test_loading_draws_no_progress_bar(model_dir: str, capfd: pytest.CaptureFixture[str]) -> None:
-    hf.load_model(model_dir)
-    assert capfd.readouterr().err == ""
-
-
-def test_a_hub_name_is_loaded_at_its_revision(
-    model_dir: str, policy: HFPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str]] = []
-
-    class Hub:
-        def __init__(self, found: Any) -> None:
-            self.found = found
-
-        def from_pretrained(self, name: str, *, revision: str, **_: Any) -> Any:
-            asked.append((name, revision))
-            return self.found
-
-    monkeypatch.setattr(hf, "AutoTokenizer", Hub(policy.tokenizer))
-    monkeypatch.setattr(hf, "AutoModelForCausalLM", Hub(policy.model))
-    for revision in ("v1", ""):
-        make_policy(PolicySpec(kind="hf", model_dir="owner/name", revision=revision))
-    assert asked == [("owner/name", "v1")] * 2 + [("owner/name", "main")] * 2

@@ -8,7 +8,7 @@ import pytest
 
 from steps.agent.records import Message
 from steps.policies import segments
-from steps.policies.hf import encode_prompts, render_prompts
+from steps.policies.chat_template import encode_prompts, render_prompts
 from steps.policies.segments import Segments
 from tests.policies.vocabularies import KINDS, make_vocabulary
 

@@ -35,7 +35,8 @@ from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
 from steps.errors import ConfigError
 from steps.policies import engines, parallel
 from steps.policies.base import PolicySpec, make_policy
-from steps.policies.hf import HFPolicy, answer_guide
+from steps.policies.constrained import answer_guide
+from steps.policies.hf import HFPolicy
 from steps.training.tiny_model import build_tiny
 
 ENGINE, _ = engines._installed()

@@ -18,8 +18,8 @@ from steps.agent.records import FinishReason, Message, PolicyRequest, ResponseFo
 from steps.errors import ConfigError, ModelError
 from steps.policies import parallel, vllm_engine
 from steps.policies.base import PolicySpec
+from steps.policies.chat_template import encode_prompts, end_of_turn_id
 from steps.policies.constrained import AnswerGuide
-from steps.policies.hf import encode_prompts, end_of_turn_id
 from steps.policies.vllm_engine import (
     Library,
     VLLMPolicy,

@@ -14,7 +14,7 @@ import pytest
 from conf import checks
 from conf.errors import ConfigError
 from conf.schema import Config
-from steps.policies.hf import load_model
+from steps.policies.loading import load_model
 from steps.training import probe
 from steps.training.best import ppo_best, sft_best
 from steps.training.checkpoints import DirectoryCheckpoints, outdated

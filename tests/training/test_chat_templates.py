@@ -19,7 +19,8 @@ from steps.agent.parsing import spans
 from steps.agent.records import Message, ResponseFormat, SFTExample, Trajectory
 from steps.agent.rollout import EpisodeSpec, run_episodes
 from steps.filter_format import to_row
-from steps.policies.hf import HFPolicy, end_of_turn_id
+from steps.policies.chat_template import end_of_turn_id
+from steps.policies.hf import HFPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.training.tokenization import (
     SFTRow,

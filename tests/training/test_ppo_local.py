@@ -13,7 +13,7 @@ import torch
 from conf.schema import Config
 from envs.splits import draw_seeds, split_of
 from steps.agent.records import Trajectory
-from steps.policies.hf import load_model
+from steps.policies.loading import load_model
 from steps.settings import env_factory
 from steps.tracking import NullTracker
 from steps.training import ppo_learner, ppo_local, probe, tokenization

@@ -14,7 +14,7 @@ import torch
 from conf.schema import Config
 from steps.agent.records import Message, Trajectory, Turn
 from steps.errors import StageError
-from steps.policies.hf import encode_prompts
+from steps.policies.chat_template import encode_prompts
 from steps.training.ppo_batch import PPOSample, token_advantages
 from steps.training.ppo_learner import Learner, build_learner
 from steps.training.ppo_update import estimate, learn

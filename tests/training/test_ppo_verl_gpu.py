@@ -16,7 +16,7 @@ import torch
 from conf.schema import Config
 from steps.evaluate import evaluate
 from steps.filter_format import filter_format
-from steps.policies.hf import load_model
+from steps.policies.loading import load_model
 from steps.ppo_train import ppo_train
 from steps.selfplay_generate import selfplay_generate
 from steps.sft_train import sft_train

@@ -11,7 +11,8 @@ import conf
 from steps.agent import success, worldmodel
 from steps.agent.records import StopReason, Trajectory
 from steps.agent.rollout import EpisodeSpec, run_episodes
-from steps.policies.hf import HFPolicy, load_model, load_tokenizer
+from steps.policies.hf import HFPolicy
+from steps.policies.loading import load_model, load_tokenizer
 from steps.policies.random_policy import RandomPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.training import probe

@@ -14,7 +14,7 @@ import pytest
 
 from conf import compose
 from conf.schema import Config
-from steps.policies.hf import load_model
+from steps.policies.loading import load_model
 from steps.tracking import NullTracker
 from steps.training import sft_verl
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints

@@ -22,7 +22,7 @@ from steps.agent.records import (
     Turn,
 )
 from steps.errors import DataError
-from steps.policies.hf import encode_prompts
+from steps.policies.chat_template import encode_prompts
 from steps.training import tokenization
 from steps.training.tiny_model import build_tokenizer
 from steps.training.tokenization import (

@@ -13,7 +13,7 @@ from conf.schema import Config, EnvSection, PPOSection, PromptSection, SamplingS
 from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling, StopReason
 from steps.agent.rollout import Episode, EpisodeSpec, run_episodes
 from steps.errors import DataError
-from steps.policies.hf import encode_prompts
+from steps.policies.chat_template import encode_prompts
 from steps.settings import env_factory, rollout_settings
 from steps.training.verl_episode import Answer, Conversation, Player, sequences
 from tests.training.templates import make_tokenizer
