@@ -46,7 +46,7 @@ from conf.schema import Config
 from steps import filter_format, selfplay_generate
 from steps.agent.records import SFTExample
 from steps.errors import SPAError
-from steps.policies.hf import context_length
+from steps.policies.context import context_length
 from steps.policies.loading import load_tokenizer
 from steps.storage import read_examples
 from steps.tracking import NullTracker

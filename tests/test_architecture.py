@@ -84,6 +84,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "steps.agent",
         "steps.policies.base",
         "steps.policies.chat_template",
+        "steps.policies.context",
         "steps.policies.graph_sizes",
         "steps.policies.hf",
         "steps.policies.loading",
@@ -165,6 +166,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "transformers": (
         "steps.training",
         "steps.policies.chat_template",
+        "steps.policies.context",
         "steps.policies.graph_decode",
         "steps.policies.hf",
         "steps.policies.loading",

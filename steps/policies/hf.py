@@ -21,12 +21,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoConfig, DynamicCache, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedTokenizerBase
 
 from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling
 from steps.policies import graph_decode
 from steps.policies.chat_template import encode_prompts, stop_token_ids
 from steps.policies.constrained import AnswerGuide, Guided, answer_guide
+from steps.policies.context import within_context
 from steps.policies.drawing import draw, uniforms
 from steps.policies.encoding import Ids, PromptCache, completions, left_padded
 from steps.policies.loading import load_model, load_tokenizer
@@ -37,21 +38,6 @@ if TYPE_CHECKING:
 
 MIN_NARROW_SHARE = 0.25
 """Share of finished rows at which the batch is narrowed; each narrowing copies the cache."""
-
-
-def context_length(
-    directory: str, wanted: int = 0, *, revision: str = "", trust_remote_code: bool = False
-) -> int:
-    """Most tokens of prompt and answer: `wanted`, or the model's limit where that is less or 0."""
-    config = AutoConfig.from_pretrained(
-        directory, revision=revision or "main", trust_remote_code=trust_remote_code
-    )
-    return _within(config, wanted)
-
-
-def _within(config: Any, wanted: int) -> int:
-    positions = getattr(config, "max_position_embeddings", 0) or 1 << 30
-    return min(wanted or positions, positions)
 
 
 class HFPolicy:
@@ -70,7 +56,7 @@ class HFPolicy:
     ) -> None:
         self.model: Any = model
         self.tokenizer: Any = tokenizer
-        self.max_model_len = _within(self.model.config, max_model_len)
+        self.max_model_len = within_context(self.model.config, max_model_len)
         self.max_batch = max_batch
         self.guide = guide
         self._prompts = PromptCache(partial(encode_prompts, tokenizer))
@@ -82,7 +68,7 @@ class HFPolicy:
                 draw=draw,
                 stop_ids=self.stop_ids,
                 pad_id=self.tokenizer.pad_token_id,
-                max_positions=_within(self.model.config, 0),
+                max_positions=within_context(self.model.config),
             )
 
     @classmethod

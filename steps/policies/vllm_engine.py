@@ -30,11 +30,11 @@ from steps.agent.rollout import mix_seed
 from steps.errors import ConfigError, ModelError
 from steps.policies.chat_template import render_prompts, stop_token_ids
 from steps.policies.constrained import answer_guide
+from steps.policies.context import context_length
 from steps.policies.encoding import decode_rows
 from steps.policies.endings import Answer, Part
 from steps.policies.engines import check_vllm, is_cpu_build
 from steps.policies.graph_sizes import graph_sizes, step_tokens
-from steps.policies.hf import context_length
 from steps.policies.loading import load_tokenizer
 from steps.policies.model_directory import check_model, form
 from steps.policies.segments import Segments

@@ -31,6 +31,7 @@ from steps.agent.rollout import EpisodeSpec, mix_seed, run_episodes
 from steps.errors import DataError
 from steps.policies.base import make_policy
 from steps.policies.chat_template import render_prompts
+from steps.policies.context import within_context
 from steps.policies.loading import load_model, load_tokenizer
 from steps.settings import env_factory, policy_spec, prompt_settings, rollout_settings
 from steps.training.losses import token_logprobs
@@ -161,7 +162,7 @@ def scores(model: Any, states: Sequence[ReadState]) -> dict[str, float]:
     Raises `DataError` where there is no token to read, or a prompt is too long for the model.
     """
     longest = max((len(state.token_ids) for state in states), default=0)
-    limit = getattr(model.config, "max_position_embeddings", None) or longest
+    limit = within_context(model.config)
     if not longest or longest > limit:
         raise DataError(
             f"the longest prompt has {longest} tokens, the model reads 1 to {limit}: choose "

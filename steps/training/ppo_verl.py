@@ -24,6 +24,7 @@ from conf import to_plain
 from conf.schema import Config
 from steps import storage
 from steps.errors import CheckpointError, ConfigError, StageError
+from steps.policies.context import within_context
 from steps.policies.model_directory import check_model_directory
 from steps.tracking import Tracker
 from steps.training import verl_metrics, verl_ppo_limits
@@ -186,7 +187,7 @@ def prepare(
     work = work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     settings = AutoConfig.from_pretrained(model_dir)
-    config = _fitted(config, settings.max_position_embeddings)
+    config = _fitted(config, settings)
     run_file = work / RUN_FILE
     plan = PPOPlan(
         model_dir=str(Path(model_dir).resolve()),
@@ -293,7 +294,7 @@ def name_dtype(directory: Path) -> None:
     path.write_text(json.dumps(settings | {"dtype": DTYPES[found]}, indent=2), "utf-8")
 
 
-def _fitted(config: Config, positions: int) -> Config:
-    """With no longer context than the model has; vLLM refuses more."""
-    length = min(config.sampling.max_model_len, positions)
+def _fitted(config: Config, model: Any) -> Config:
+    """With no longer context than the model's configuration has; vLLM refuses more."""
+    length = within_context(model, config.sampling.max_model_len)
     return replace(config, sampling=replace(config.sampling, max_model_len=length))

@@ -26,6 +26,7 @@ import torch
 
 from conf.schema import Config, SFTSection
 from steps.agent.records import SFTExample
+from steps.policies.context import within_context
 from steps.policies.hf import HFPolicy
 from steps.policies.loading import load_model, load_tokenizer
 from steps.tracking import Tracker
@@ -103,7 +104,7 @@ def train_sft(
     run, optimizer = _load(config, resumed or model_dir)
     if resumed:
         _restore(Path(resumed), run, optimizer)
-    limit = _limit(run, section)
+    limit = within_context(run.model.config, section.max_length)
     rows, held_out, run.too_long = tokenize_sets(
         train, validation, run.tokenizer, section, limit=limit
     )
@@ -150,12 +151,6 @@ def _load(config: Config, source: str) -> tuple[SFTRun, Optimizers]:
         weight_decay=section.weight_decay,
     )
     return SFTRun(model=model, tokenizer=tokenizer), optimizer
-
-
-def _limit(run: SFTRun, section: SFTSection) -> int:
-    """Most tokens of a row: the setting's, or the model's own context."""
-    context = getattr(run.model.config, "max_position_embeddings", None)
-    return min(section.max_length, context or section.max_length)
 
 
 def _is_evaluated(section: SFTSection, step: int, num_rows: int) -> bool:

@@ -22,7 +22,8 @@ from transformers import AutoConfig
 from conf.schema import Config
 from steps.agent.records import SFTExample
 from steps.errors import CheckpointError, DataError, StageError
-from steps.policies.hf import HFPolicy, context_length
+from steps.policies.context import context_length
+from steps.policies.hf import HFPolicy
 from steps.policies.loading import load_model, load_tokenizer
 from steps.settings import env_factory
 from steps.storage.token_rows import TokenRows, write_token_rows

@@ -27,6 +27,7 @@ from steps.agent.parsing import spans
 from steps.agent.records import SFTExample, SpanKind, Trajectory
 from steps.agent.rollout import EpisodeSpec, mix_seed, run_episodes
 from steps.policies.base import make_policy
+from steps.policies.context import within_context
 from steps.policies.loading import load_model, load_tokenizer
 from steps.settings import env_factory, policy_spec, rollout_settings
 from steps.training.losses import token_logprobs
@@ -43,7 +44,6 @@ KINDS = tuple(kind for kind in SPAN_KINDS if kind is not SpanKind.TAG)
 """Tags are the format's, not the world's."""
 _STREAM = 17
 """Keeps this play apart from that of other stages under the same seed."""
-_NO_LIMIT = 1 << 30
 _SUMS = 5
 """Numbers summed of each kind: nats, tokens, right tokens, answers, right answers."""
 
@@ -88,9 +88,8 @@ def true_answers(
 
 def tokenized(examples: Sequence[SFTExample], model: Any, tokenizer: Any) -> list[SFTRow]:
     """Token rows, the shortest first; those longer than the model's context are left out."""
-    limit = getattr(model.config, "max_position_embeddings", None) or _NO_LIMIT
-    rows = tokenize_examples(examples, tokenizer, max_length=_NO_LIMIT)
-    fitting = [row for row in rows if len(row.token_ids) <= limit]
+    limit = within_context(model.config)
+    fitting = tokenize_examples(examples, tokenizer, max_length=limit)
     return sorted(fitting, key=lambda row: len(row.token_ids))
 
 
