@@ -28,7 +28,8 @@ from conf.schema import Config
 from envs import splits
 from steps.agent import parsing
 from steps.agent.records import Completion, PolicyRequest, Sampling
-from steps.agent.rollout import EpisodeSpec, mix_seed, run_episodes
+from steps.agent.rollout import EpisodeSpec, run_episodes
+from steps.agent.seeds import mix_seed
 from steps.policies.encoding import Ids
 from steps.policies.hf import HFPolicy
 from steps.policies.loading import load_model, load_tokenizer

@@ -49,7 +49,8 @@ from transformers import PreTrainedTokenizerFast
 import conf
 from benchmarks.models import SHAPES, SPECIAL, build_model, with_chat
 from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling, Trajectory
-from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
+from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
+from steps.agent.seeds import mix_seed
 from steps.agent.splice import write_response
 from steps.policies.base import PolicySpec
 from steps.policies.vllm_engine import VLLMPolicy

@@ -26,7 +26,8 @@ from steps import settings as from_config
 from steps import storage
 from steps.agent import success, worldmodel
 from steps.agent.records import ParseStatus, Trajectory, Turn
-from steps.agent.rollout import EpisodeSpec, mix_seed
+from steps.agent.rollout import EpisodeSpec
+from steps.agent.seeds import mix_seed
 from steps.agent.success import Bootstrap
 from steps.errors import ConfigError, StageError
 from steps.report import tables, transcripts

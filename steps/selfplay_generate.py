@@ -25,7 +25,8 @@ from conf.schema import Config
 from envs import splits
 from envs.errors import EnvironmentConfigError
 from steps.agent.records import Trajectory
-from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
+from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
+from steps.agent.seeds import mix_seed
 from steps.errors import ConfigError, StageError
 from steps.policies.base import PolicySpec, make_policy
 from steps.report import transcripts

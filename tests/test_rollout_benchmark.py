@@ -11,7 +11,8 @@ pytest.importorskip("steps.policies.vllm_engine")
 from benchmarks.rollout import Asked, Measured, asked_of, build_tokenizer, engine_steps
 from steps.agent.prompts import PromptSettings
 from steps.agent.records import Completion, FinishReason, Message, PolicyRequest, ResponseFormat
-from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
+from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
+from steps.agent.seeds import mix_seed
 from tests.agent.worlds import Corridor
 
 

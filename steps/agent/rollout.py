@@ -36,12 +36,12 @@ from steps.agent.records import (
     Transition,
     Turn,
 )
+from steps.agent.seeds import mix_seed
 from steps.agent.splice import likeliest, splice_truth
 from steps.agent.states import join_states
 from steps.agent.telling import Teller
 from steps.errors import ConfigError
 
-_MASK = (1 << 64) - 1
 _FAILED = {
     FinishReason.CONTEXT: StopReason.CONTEXT_FULL,
     FinishReason.ERROR: StopReason.POLICY_ERROR,
@@ -98,20 +98,6 @@ class EpisodeSpec:
     member: int = 0
     sampling_seed: int = 0
     """With the turn's index it gives the seed of each answer; give every episode its own."""
-
-
-def mix_seed(*parts: int) -> int:
-    """A seed in [0, 2**63) that depends on every part and on their order, equal in every process.
-
-    Each part is folded in by a round of SplitMix64 (Steele, Lea, Flood 2014).
-    """
-    state = 0
-    for part in parts:
-        state = (state + (part & _MASK) + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state >> 1
 
 
 def run_episodes(

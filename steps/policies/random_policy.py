@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steps.agent.records import Completion, PolicyRequest, ResponseFormat, Sampling
-from steps.agent.rollout import mix_seed
+from steps.agent.seeds import mix_seed
 from steps.agent.splice import likeliest, write_response
 
 

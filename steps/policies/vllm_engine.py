@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steps.agent.records import Completion, FinishReason, PolicyRequest, Sampling
-from steps.agent.rollout import mix_seed
+from steps.agent.seeds import mix_seed
 from steps.errors import ConfigError, ModelError
 from steps.policies.chat_template import render_prompts, stop_token_ids
 from steps.policies.constrained import answer_guide

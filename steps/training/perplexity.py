@@ -27,7 +27,8 @@ import torch
 from conf.schema import Config
 from steps.agent.prompts import History, PromptSettings, build_messages
 from steps.agent.records import StateFormat
-from steps.agent.rollout import EpisodeSpec, mix_seed, run_episodes
+from steps.agent.rollout import EpisodeSpec, run_episodes
+from steps.agent.seeds import mix_seed
 from steps.errors import DataError
 from steps.policies.base import make_policy
 from steps.policies.chat_template import render_prompts

@@ -32,7 +32,8 @@ import gymnasium
 from conf.schema import Config
 from envs.splits import draw_seeds
 from steps.agent.records import Trajectory
-from steps.agent.rollout import EpisodeSpec, mix_seed
+from steps.agent.rollout import EpisodeSpec
+from steps.agent.seeds import mix_seed
 from steps.policies.hf import HFPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.tracking import Tracker

@@ -14,7 +14,8 @@ from conf.schema import Config
 from envs.splits import draw_seeds
 from steps.agent import success, worldmodel
 from steps.agent.records import StopReason, Trajectory
-from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
+from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
+from steps.agent.seeds import mix_seed
 from steps.policies.base import Policy
 from steps.policies.hf import HFPolicy
 from steps.settings import rollout_settings

@@ -25,7 +25,8 @@ import torch
 from conf.schema import Config
 from steps.agent.parsing import spans
 from steps.agent.records import SFTExample, SpanKind, Trajectory
-from steps.agent.rollout import EpisodeSpec, mix_seed, run_episodes
+from steps.agent.rollout import EpisodeSpec, run_episodes
+from steps.agent.seeds import mix_seed
 from steps.policies.base import make_policy
 from steps.policies.context import within_context
 from steps.policies.loading import load_model, load_tokenizer

@@ -17,7 +17,8 @@ from torch.utils.data import Dataset
 
 from conf.schema import Config
 from envs.splits import draw_seeds
-from steps.agent.rollout import EpisodeSpec, mix_seed
+from steps.agent.rollout import EpisodeSpec
+from steps.agent.seeds import mix_seed
 from steps.settings import env_factory, training_seed
 from steps.training.probe import SPLIT
 

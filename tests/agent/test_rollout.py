@@ -6,8 +6,6 @@ from typing import Any
 
 import gymnasium
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from steps.agent.prompts import PromptSettings
 from steps.agent.records import (
@@ -21,7 +19,7 @@ from steps.agent.records import (
     StopReason,
     Trajectory,
 )
-from steps.agent.rollout import EpisodeSpec, RolloutSettings, mix_seed, run_episodes
+from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
 from steps.agent.splice import write_response
 from steps.errors import ConfigError
 from steps.policies.random_policy import RandomPolicy
@@ -413,18 +411,6 @@ def test_each_turn_has_a_seed_of_its_own() -> None:
     seeds = [request.seed for batch in policy.batches for request in batch]
     assert len(set(seeds)) == 200
     assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_mixed_seeds_are_those_of_splitmix64() -> None:
-    # First output of SplitMix64 seeded with 0 is 0xE220A8397B1DCDAF (the authors' test vector).
-    assert mix_seed(0) == 0xE220A8397B1DCDAF >> 1
-    assert mix_seed(1, 2) != mix_seed(2, 1)
-    assert mix_seed(1) != mix_seed(1, 0)
-
-
-@given(st.integers(), st.integers())
-def test_any_integers_can_be_mixed(a: int, b: int) -> None:
-    assert 0 <= mix_seed(a, b) < 2**63
 
 
 def test_a_prompt_without_room_for_an_answer_ends_the_episode() -> None:
