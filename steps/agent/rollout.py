@@ -12,15 +12,16 @@ before the next prompt is built: the history that later turns see is the one tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import cast
 
 import gymnasium
 import numpy as np
 
 from envs.base import COORDS, GRID, TextEnv
 from steps.agent.drivers import Drive, Policy, StreamingPolicy
+from steps.agent.foresight import Foresight, Played
 from steps.agent.game_errors import names_the_game
 from steps.agent.parsing import parse_response
 from steps.agent.prompts import PromptSettings, PromptStyle, build_messages
@@ -37,8 +38,7 @@ from steps.agent.records import (
     Turn,
 )
 from steps.agent.seeds import mix_seed
-from steps.agent.splice import likeliest, splice_truth
-from steps.agent.states import join_states
+from steps.agent.splice import splice_truth
 from steps.agent.telling import Teller
 from steps.errors import ConfigError
 
@@ -130,16 +130,6 @@ def run_episodes(
     else:
         drive.together(episodes, policy)
     return [done[position] for position in range(len(specs))]
-
-
-class _Played(NamedTuple):
-    """What a turn's actions did."""
-
-    transitions: tuple[Transition, ...]
-    states: tuple[str, ...]
-    """After each action in the prediction's format, where each step is predicted."""
-    chance: float
-    """Of those states together."""
 
 
 class Episode:
@@ -236,13 +226,14 @@ class Episode:
             truncated=completion.finish_reason is FinishReason.LENGTH,
         )
         planned = parsed.actions if settings.lenient or parsed.is_well_formed else ()
-        reached = self._ahead(planned)
+        foresight = Foresight(self.teller, planned, is_wanted=self.foresees)
         played = self._play(planned)
-        transitions = played.transitions
-        prediction_truth, possible_next = self._outcome(played, reached)
+        transitions, prediction = played.transitions, settings.prompt.prediction.value
+        present = played.states[-1] if played.states else self._describe(prediction)
+        prediction_truth, possible_next = foresight.outcome(played, present)
         response = completion.text
         if self.splices:
-            likely = self._likeliest(possible_next, reached, len(transitions))
+            likely = foresight.likeliest(possible_next, len(transitions))
             response = splice_truth(
                 response,
                 observation=request.observation_truth,
@@ -293,7 +284,7 @@ class Episode:
             prediction_separator=self.settings.separator.strip() if self.predicts_each else "",
         )
 
-    def _play(self, actions: Sequence[str]) -> _Played:
+    def _play(self, actions: Sequence[str]) -> Played:
         """Executes the actions until the game ends; `actions` fit into the budget."""
         prompt = self.settings.prompt
         played, states, chance = [], [], 1.0
@@ -322,46 +313,7 @@ class Episode:
             )
             if terminated or truncated:
                 break
-        return _Played(tuple(played), tuple(states), chance)
-
-    def _ahead(self, planned: Sequence[str]) -> list[dict[str, float]]:
-        """What could come of each beginning of the plan: once played, the world can't tell."""
-        lengths = range(1, len(planned) + 1) if self.foresees else ()
-        return [self.teller.reached(planned[:length]) for length in lengths]
-
-    def _outcome(
-        self, played: _Played, reached: Sequence[Mapping[str, float]]
-    ) -> tuple[str, dict[str, float]]:
-        """The true prediction, and `Turn.possible_next`; `reached` is by length of the plan."""
-        transitions, teller = played.transitions, self.teller
-        if not self.foresees:
-            return self._describe(self.settings.prompt.prediction.value), {}
-        if not transitions:
-            truth = self._describe(self.settings.prompt.prediction.value)
-            return truth, {truth: 1.0}
-        if not self.predicts_each or len(reached) == 1:
-            # Where luck ended the game early it might have gone on: the whole plan counts. A time
-            # limit, of which the world knows nothing, cuts the plan whatever happens.
-            cut_short = transitions[-1].truncated and not transitions[-1].terminated
-            possible = reached[len(transitions) - 1 if cut_short else -1]
-            truth = self._describe(self.settings.prompt.prediction.value)
-            return truth, teller.told(possible, teller.num_played)
-        truth = join_states(played.states, self.settings.separator)
-        steps = reached[: len(transitions)]
-        if all(len(step) == 1 for step in steps):
-            return truth, {teller.likeliest_path(steps, teller.num_played - len(steps)): 1.0}
-        return truth, {truth: played.chance}
-
-    def _likeliest(
-        self,
-        possible_next: Mapping[str, float],
-        reached: Sequence[Mapping[str, float]],
-        num_played: int,
-    ) -> str:
-        """The likeliest of what the turn could have led to."""
-        if not self.predicts_each or num_played == 0:
-            return likeliest(possible_next)
-        return self.teller.likeliest_path(reached[:num_played], self.teller.num_played - num_played)
+        return Played(tuple(played), tuple(states), chance)
 
     def _describe(self, state_format: str) -> str:
         """The present state; the format of the prompt is at hand already."""
