@@ -27,7 +27,7 @@ from steps import storage
 from steps.agent import success, worldmodel
 from steps.agent.records import ParseStatus, Trajectory, Turn
 from steps.agent.rollout import EpisodeSpec
-from steps.agent.seeds import mix_seed
+from steps.agent.seeds import Stream, mix_seed
 from steps.agent.success import Bootstrap
 from steps.errors import ConfigError, StageError
 from steps.report import tables, transcripts
@@ -35,8 +35,6 @@ from steps.tracking import Tracker
 
 FINAL = "final"
 """Name of the model whose scores stand at the top of the summary."""
-_STREAM = 13
-"""Keeps the draws of evaluation apart from those of the other stages under the same seed."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +101,7 @@ def episode_specs(config: Config) -> list[EpisodeSpec]:
             env_seed=seed,
             group=group,
             member=member,
-            sampling_seed=mix_seed(config.seed, _STREAM, group, member),
+            sampling_seed=mix_seed(config.seed, Stream.EVALUATION, group, member),
         )
         for group, seed in enumerate(seeds)
         for member in range(chosen.samples)

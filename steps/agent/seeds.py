@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+from enum import IntEnum, unique
+
 _MASK = (1 << 64) - 1
+
+
+@unique
+class Stream(IntEnum):
+    """Keeps the sampling seeds of one use apart from those of the others under the same seed.
+
+    It is mixed in after the run's seed; of state perplexity, which depends on no run, after the
+    puzzle's. Self-play has the number of its round there (1, 2, ...): rounds 7 and 13, if a run has
+    so many, draw with seeds of PROBE and EVALUATION, for other puzzles. A change of a value changes
+    results.
+    """
+
+    PROBE = 7
+    """Validation puzzles while PPO trains, and after finetuning."""
+    PPO = 11
+    """Episodes that PPO learns from, by both backends."""
+    EVALUATION = 13
+    """Held-out puzzles, the same for every model of a run."""
+    TEACHER_FORCED = 17
+    """Random play whose true texts a model is fed."""
+    PERPLEXITY = 19
+    """Random play that visits the states whose words are measured."""
 
 
 def mix_seed(*parts: int) -> int:

@@ -28,7 +28,7 @@ from conf.schema import Config
 from steps.agent.prompts import History, PromptSettings, build_messages
 from steps.agent.records import StateFormat
 from steps.agent.rollout import EpisodeSpec, run_episodes
-from steps.agent.seeds import mix_seed
+from steps.agent.seeds import Stream, mix_seed
 from steps.errors import DataError
 from steps.policies.base import make_policy
 from steps.policies.chat_template import render_prompts
@@ -96,7 +96,10 @@ def state_perplexity(
 def visited_states(config: Config, settings: PromptSettings, seeds: Sequence[int]) -> list[str]:
     """The states of a random episode of each puzzle, each state once a puzzle."""
     played = run_episodes(
-        [EpisodeSpec(env_seed=seed, sampling_seed=mix_seed(seed, 19)) for seed in seeds],
+        [
+            EpisodeSpec(env_seed=seed, sampling_seed=mix_seed(seed, Stream.PERPLEXITY))
+            for seed in seeds
+        ],
         env_id=config.env.id,
         make_env=env_factory(config),
         policy=make_policy(policy_spec(config, "random")),

@@ -33,7 +33,7 @@ from conf.schema import Config
 from envs.splits import draw_seeds
 from steps.agent.records import Trajectory
 from steps.agent.rollout import EpisodeSpec
-from steps.agent.seeds import mix_seed
+from steps.agent.seeds import Stream, mix_seed
 from steps.policies.hf import HFPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.tracking import Tracker
@@ -174,7 +174,7 @@ def _play(
             env_seed=seed,
             group=group,
             member=member,
-            sampling_seed=mix_seed(config.seed, 11, step, group, member),
+            sampling_seed=mix_seed(config.seed, Stream.PPO, step, group, member),
         )
         for group, seed in enumerate(seeds)
         for member in range(section.group_size)

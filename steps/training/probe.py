@@ -15,7 +15,7 @@ from envs.splits import draw_seeds
 from steps.agent import success, worldmodel
 from steps.agent.records import StopReason, Trajectory
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
-from steps.agent.seeds import mix_seed
+from steps.agent.seeds import Stream, mix_seed
 from steps.policies.base import Policy
 from steps.policies.hf import HFPolicy
 from steps.settings import rollout_settings
@@ -88,7 +88,7 @@ def run_probe(
             env_seed=seed,
             group=group,
             member=member,
-            sampling_seed=mix_seed(config.seed, 7, group, member),
+            sampling_seed=mix_seed(config.seed, Stream.PROBE, group, member),
         )
         for group, seed in enumerate(seeds)
         for member in range(section.probe_samples)

@@ -26,7 +26,7 @@ from conf.schema import Config
 from steps.agent.parsing import spans
 from steps.agent.records import SFTExample, SpanKind, Trajectory
 from steps.agent.rollout import EpisodeSpec, run_episodes
-from steps.agent.seeds import mix_seed
+from steps.agent.seeds import Stream, mix_seed
 from steps.policies.base import make_policy
 from steps.policies.context import within_context
 from steps.policies.loading import load_model, load_tokenizer
@@ -43,8 +43,6 @@ from steps.workers import Peers, limit_threads
 
 KINDS = tuple(kind for kind in SPAN_KINDS if kind is not SpanKind.TAG)
 """Tags are the format's, not the world's."""
-_STREAM = 17
-"""Keeps this play apart from that of other stages under the same seed."""
 _SUMS = 5
 """Numbers summed of each kind: nats, tokens, right tokens, answers, right answers."""
 
@@ -74,7 +72,11 @@ def true_answers(
     not depend on the data.
     """
     specs = [
-        EpisodeSpec(env_seed=seed, group=group, sampling_seed=mix_seed(config.seed, _STREAM, group))
+        EpisodeSpec(
+            env_seed=seed,
+            group=group,
+            sampling_seed=mix_seed(config.seed, Stream.TEACHER_FORCED, group),
+        )
         for group, seed in enumerate(seeds)
     ]
     played = run_episodes(

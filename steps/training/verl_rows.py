@@ -18,15 +18,14 @@ from torch.utils.data import Dataset
 from conf.schema import Config
 from envs.splits import draw_seeds
 from steps.agent.rollout import EpisodeSpec
-from steps.agent.seeds import mix_seed
+from steps.agent.seeds import Stream, mix_seed
 from steps.settings import env_factory, training_seed
 from steps.training.probe import SPLIT
 
 AGENT = "spa"
 """Name of our agent loop in verl's registry."""
 TRAIN, PROBE = "train", "probe"
-_STREAM = {TRAIN: 11, PROBE: 7}
-"""Stream of sampling seeds, as `ppo_local` and `probe` have them."""
+_STREAM = {TRAIN: Stream.PPO, PROBE: Stream.PROBE}
 
 
 def training_rows(config: Config) -> Iterator[dict[str, Any]]:

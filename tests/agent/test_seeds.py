@@ -5,7 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steps.agent.seeds import mix_seed
+from steps.agent.seeds import Stream, mix_seed
+
+
+def test_streams_differ_and_keep_their_numbers() -> None:
+    assert Stream.__members__ == {  # aliases, too, which are two names of one number
+        "PROBE": 7,
+        "PPO": 11,
+        "EVALUATION": 13,
+        "TEACHER_FORCED": 17,
+        "PERPLEXITY": 19,
+    }
+    assert len(set(Stream.__members__.values())) == len(Stream.__members__)
+    assert mix_seed(3, Stream.PPO, 1) == mix_seed(3, 11, 1)
 
 
 def test_mixed_seeds_are_those_of_splitmix64() -> None:
