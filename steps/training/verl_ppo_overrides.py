@@ -119,17 +119,21 @@ def _engine(config: Config, prefix: str) -> dict[str, Value]:
     }
 
 
+def _micro_rows(config: Config) -> int:
+    """Sequences of a micro-batch of any pass: verl fills a step's up to whole minibatches."""
+    verl = config.verl
+    ranks = verl.n_gpus_per_node * verl.nnodes // verl.sequence_parallel_size
+    return micro_batch(config, max(1, config.ppo.minibatch_size // ranks))
+
+
 def _update(config: Config, prefix: str, *, lr: float) -> dict[str, Value]:
     """What actor and critic have in common."""
     ppo, verl = config.ppo, config.verl
-    ranks = verl.n_gpus_per_node * verl.nnodes // verl.sequence_parallel_size
     return {
         f"{prefix}.strategy": sharding(config),
         # verl counts in rows of the data set, each `rollout.n` episodes.
         f"{prefix}.ppo_mini_batch_size": ppo.minibatch_size // ppo.group_size,
-        f"{prefix}.ppo_micro_batch_size_per_gpu": micro_batch(
-            config, max(1, ppo.minibatch_size // ranks)
-        ),
+        f"{prefix}.ppo_micro_batch_size_per_gpu": _micro_rows(config),
         f"{prefix}.use_dynamic_bsz": verl.dynamic_batches,
         f"{prefix}.ppo_max_token_len_per_gpu": verl.max_tokens_per_gpu,
         f"{prefix}.ulysses_sequence_parallel_size": verl.sequence_parallel_size,
@@ -170,20 +174,24 @@ def _actor(config: Config) -> dict[str, Value]:
         f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
         "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
         "actor_rollout_ref.ref.fsdp_config.param_offload": config.verl.offload,
-        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": (
-            config.verl.micro_batch_size_per_gpu
-        ),
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": _micro_rows(config),
     }
 
 
 def _critic(config: Config) -> dict[str, Value]:
-    ppo = config.ppo
+    ppo, verl = config.ppo, config.verl
     return {
         "critic.enable": ppo.use_critic,
         **_update(config, CRITIC, lr=ppo.critic_lr),
         **_engine(config, f"{CRITIC}.fsdp"),
         "critic.cliprange_value": ppo.value_clip or NO_CLIP,
-        "critic.forward_max_token_len_per_gpu": config.verl.max_tokens_per_gpu,
+        "critic.forward_max_token_len_per_gpu": verl.max_tokens_per_gpu,
+        # verl hands the actor's micro-batches on to its engine, the critic's not: its engine would
+        # take 32,768 tokens whatever is set.
+        "+critic.ppo_infer_max_token_len_per_gpu": verl.max_tokens_per_gpu,
+        "+critic.fsdp.use_dynamic_bsz": verl.dynamic_batches,
+        "+critic.fsdp.micro_batch_size_per_gpu": _micro_rows(config),
+        "+critic.fsdp.infer_micro_batch_size_per_gpu": _micro_rows(config),
         "critic.checkpoint.save_contents": ["model", "optimizer", "extra"],
     }
 
@@ -211,7 +219,7 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
         f"{ROLLOUT}.load_format": "dummy",
         # vLLM answers with merged weights: it has no kernels for adapters in float32.
         **({"actor_rollout_ref.model.lora.merge": True} if config.model.lora_rank > 0 else {}),
-        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": verl.micro_batch_size_per_gpu,
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": _micro_rows(config),
         f"{ROLLOUT}.val_kwargs.n": ppo.probe_samples,
         f"{ROLLOUT}.val_kwargs.do_sample": True,
         f"{ROLLOUT}.val_kwargs.temperature": sampling.temperature,

@@ -22,6 +22,7 @@ import ray
 import torch
 import transfer_queue as tq
 from verl.trainer.ppo import core_algos
+from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout import router
 
 from conf import compose, from_plain
@@ -87,6 +88,51 @@ def test_verl_accepts_its_configuration(
         ppo = replace(ppo, use_critic=False, normalize_advantages=False)
     verl_trainer.register_estimators()
     verl_trainer.validate(composed(replace(config, ppo=ppo), model_dir, tmp_path)[0])
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_micro_batches_reach_the_engines_of_actor_and_critic(
+    dynamic: bool, model_dir: str, tmp_path: Path
+) -> None:
+    config = compose(env="frozenlake", profile="single_gpu")
+    section = replace(
+        config.verl,
+        max_tokens_per_gpu=5000,
+        dynamic_batches=dynamic,
+        micro_batch_size_per_gpu=9,
+    )
+    rows = 8  # the most below 9 that divide a minibatch of 64, and so a step, too
+    assert config.ppo.minibatch_size == 64
+    made = composed(replace(config, verl=section), model_dir, tmp_path)[0]
+    critic = omega_conf_to_dataclass(made.critic)
+    engine = critic.engine
+    # The next two as in verl/trainer/ppo/v1/trainer_base.py.
+    engine.infer_max_token_len_per_gpu = critic.ppo_infer_max_token_len_per_gpu
+    engine.max_token_len_per_gpu = critic.ppo_infer_max_token_len_per_gpu
+    assert engine.use_dynamic_bsz is dynamic
+    assert engine.max_token_len_per_gpu == engine.infer_max_token_len_per_gpu == 5000
+    assert engine.micro_batch_size_per_gpu == engine.infer_micro_batch_size_per_gpu == rows
+    # What verl/workers/engine_workers.py takes for actor and reference.
+    actor, rollout = made.actor_rollout_ref.actor, made.actor_rollout_ref.rollout
+    reference = made.actor_rollout_ref.ref
+    for found in (
+        actor.use_dynamic_bsz,
+        rollout.log_prob_use_dynamic_bsz,
+        reference.log_prob_use_dynamic_bsz,
+    ):
+        assert found is dynamic
+    for found in (
+        actor.ppo_max_token_len_per_gpu,
+        rollout.log_prob_max_token_len_per_gpu,
+        reference.log_prob_max_token_len_per_gpu,
+    ):
+        assert found == 5000
+    for found in (
+        actor.ppo_micro_batch_size_per_gpu,
+        rollout.log_prob_micro_batch_size_per_gpu,
+        reference.log_prob_micro_batch_size_per_gpu,
+    ):
+        assert found == rows
 
 
 def test_estimators_stand_in_verls_registry() -> None:
