@@ -11,7 +11,12 @@ from steps.errors import ModelError
 
 _NEEDED = ("config.json", "tokenizer_config.json")
 _LENGTH_KEYS = ("n_positions", "max_position_embeddings")
-_ASIDE = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache")
+_ASIDE = {
+    *("_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"),
+    "attn_implementation",
+    # The ends of a turn, and what fills rows up, are the tokenizer's.
+    *("bos_token_id", "eos_token_id", "pad_token_id"),
+}
 """What a config.json says of who wrote it, and how: nothing that an engine asks."""
 _HEADER_BYTES = 8
 _MAX_HEADER = 100_000_000
@@ -91,7 +96,11 @@ def form(directory: str) -> dict[str, object]:
     config = json.loads((path / "config.json").read_text("utf-8"))
     aside = {"config.json", "generation_config.json", "model.safetensors.index.json"}
     return {
-        "config": {key: value for key, value in config.items() if key not in _ASIDE},
+        "config": {
+            key: value
+            for key, value in config.items()
+            if key not in _ASIDE and value is not None  # trainers differ in what they leave out
+        },
         "tensors": tensor_shapes(path),
     } | {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()

@@ -144,8 +144,9 @@ class VLLMPolicy:
     def take_weights(self, spec: PolicySpec) -> bool:
         """Load the weights in `spec.model_dir` over those of the running engine, a second or so.
 
-        False, and nothing is loaded, where `spec` needs an engine of its own: its settings differ,
-        it has an adapter, or its model has another form (`steps.policies.model_directory.form`).
+        False where `spec` needs an engine of its own: its settings differ, it has an adapter, its
+        model has another form (`steps.policies.model_directory.form`), or the engine keeps what it
+        read with the weights before, after which this policy must answer no more.
         """
         if spec.adapter_dir or self._spec != replace(spec, model_dir=self._model_dir):
             return False
@@ -160,8 +161,10 @@ class VLLMPolicy:
             return False
         self.abort()
         self.llm.collective_rpc("reload_weights", kwargs={"weights_path": spec.model_dir})
-        self.llm.reset_prefix_cache()  # keys and values of the weights before
-        return True
+        is_empty: bool = self.llm.reset_prefix_cache()  # keys and values of the weights before
+        if not is_empty:
+            _log.info("vLLM starts anew for %s: its cache is in use", spec.model_dir)
+        return is_empty
 
     def complete(self, requests: Sequence[PolicyRequest], sampling: Sampling) -> list[Completion]:
         """One completion a request, in order; a request with an answer leaves the batch at once."""

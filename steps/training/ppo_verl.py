@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
 from transformers import AutoConfig
 
 from conf import to_plain
@@ -38,6 +37,7 @@ from steps.training.verl_checkpoints import NOTE, Note, remove_before, restore, 
 from steps.training.verl_common import environment, kernels
 from steps.training.verl_driver import PHASES
 from steps.training.verl_launch import failure, follow_jsonl, launch
+from steps.training.verl_model import mend_config
 from steps.training.verl_ppo_overrides import PPOPlan, to_verl_overrides
 from steps.training.verl_preflight import check_architecture, check_ppo, check_world
 from steps.training.verl_rows import AGENT, probe_rows, training_rows, write_rows
@@ -46,8 +46,6 @@ DRIVER = "steps.training.verl_driver"
 RUN_FILE, LOG_FILE = "run.json", "verl_ppo.log"
 MODEL = Path("actor") / "huggingface"
 """In a checkpoint: the actor as a Hugging Face directory."""
-DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-"""Types of weights in a safetensors file -> in a configuration."""
 AGENT_LOOP = "steps.training.verl_agent_loop.SPAAgentLoop"
 BROKEN = "Invocation of collective_rpc method failed"
 """vLLM's word for weights that it couldn't take; verl waits for it without end."""
@@ -275,23 +273,8 @@ def _take_model(config: Config, found: Path, target: Path) -> None:
     shutil.copytree(found, target)
     if config.model.lora_rank > 0:
         merge_adapters(target, rank=config.model.lora_rank, alpha=config.model.lora_alpha)
-    name_dtype(target)
+    mend_config(target)
     check_model_directory(str(target))
-
-
-def name_dtype(directory: Path) -> None:
-    """Have `config.json` name the type of the weights; verl writes bfloat16 there in any case.
-
-    transformers loads what the configuration says, and would round what was trained in float32.
-    """
-    with safe_open(min(directory.glob("*.safetensors")), framework="np") as weights:
-        found = weights.get_slice(min(weights.keys())).get_dtype()
-    if found not in DTYPES:
-        return
-    path = directory / "config.json"
-    settings = json.loads(path.read_text("utf-8"))
-    settings.pop("torch_dtype", None)
-    path.write_text(json.dumps(settings | {"dtype": DTYPES[found]}, indent=2), "utf-8")
 
 
 def _fitted(config: Config, model: Any) -> Config:

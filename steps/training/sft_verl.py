@@ -40,6 +40,7 @@ from steps.training.tokenization import SFTRow, tokenize_sets
 from steps.training.verl_checkpoints import Keeper, Note, newest_step, restore, step_directory
 from steps.training.verl_common import environment, kernels
 from steps.training.verl_launch import Phase, failure, follow_jsonl, launch
+from steps.training.verl_model import mend_config
 from steps.training.verl_preflight import check_architecture, check_sft
 from steps.training.verl_sft_overrides import SFTPlan, to_verl_overrides
 from steps.training.verl_sft_progress import Progress
@@ -289,6 +290,7 @@ def _finished(config: Config, plan: SFTPlan, step: int, stored: Path | None) -> 
         shutil.copytree(stored / "huggingface", trained, dirs_exist_ok=True)
     if config.model.lora_rank > 0:
         merge_adapters(trained, rank=config.model.lora_rank, alpha=config.model.lora_alpha)
+    mend_config(trained)
     return trained
 
 

@@ -290,7 +290,14 @@ def test_an_engine_takes_the_weights_of_a_model_of_the_same_form(
     monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
     log: list[object] = []
     spec = PolicySpec(kind="vllm", model_dir=model(tmp_path / "one"), device="cuda")
-    other = model(tmp_path / "other", weight=1.0, dtype="float32", transformers_version="9")
+    aside: dict[str, Any] = {
+        "dtype": "float32",
+        "transformers_version": "9",
+        "attn_implementation": "sdpa",
+    }
+    aside |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "rope_scaling": None}
+    other = model(tmp_path / "other", weight=1.0, **aside)
+    is_empty = True
 
     class LLM:
         llm_engine = Engine()
@@ -298,8 +305,9 @@ def test_an_engine_takes_the_weights_of_a_model_of_the_same_form(
         def collective_rpc(self, name: str, kwargs: dict[str, str]) -> None:
             log.append((name, kwargs))
 
-        def reset_prefix_cache(self) -> None:
+        def reset_prefix_cache(self) -> bool:
             log.append("reset")
+            return is_empty
 
     def taken(**changes: Any) -> bool:
         chosen = VLLMPolicy(LLM(), TOKENIZER, max_model_len=64, spec=spec)
@@ -308,6 +316,9 @@ def test_an_engine_takes_the_weights_of_a_model_of_the_same_form(
     assert taken()
     assert log == [("reload_weights", {"weights_path": other}), "reset"]
     assert taken(model_dir=spec.model_dir)
+    is_empty = False  # vLLM keeps the cache, and says so, while it has anything to answer
+    assert not taken()
+    is_empty = True
     log.clear()
     assert not taken(max_batch=3) and not taken(adapter_dir=str(tmp_path))
     assert not taken(model_dir=model(tmp_path / "larger", size=4))

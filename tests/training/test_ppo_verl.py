@@ -17,6 +17,7 @@ from steps.errors import CheckpointError, ConfigError, StageError
 from steps.tracking import NullTracker
 from steps.training import ppo_verl
 from steps.training.checkpoints import DirectoryCheckpoints
+from steps.training.verl_model import mend_config
 from tests.training.toys import BreakingOff, PowerCutError, toy_config, untrained
 
 
@@ -67,15 +68,16 @@ def test_the_last_actor_is_the_model_and_checkpoints_are_no_training(
     assert result["curve"][1]["ppo/seconds"] == 3.0
 
 
-def test_the_models_configuration_names_the_type_of_its_weights(
+def test_the_models_configuration_is_of_its_weights_and_not_of_its_training(
     model_dir: str, tmp_path: Path
 ) -> None:
     directory = Path(train(config_of(), model_dir, tmp_path)["model"])
     assert json.loads((directory / "config.json").read_text())["dtype"] == "float32"
     weights = {"w": torch.zeros(2, dtype=torch.bfloat16)}
     save_file(weights, directory / "model.safetensors")
-    (directory / "config.json").write_text(json.dumps({"torch_dtype": "float32", "a": 1}))
-    ppo_verl.name_dtype(directory)
+    told = {"torch_dtype": "float32", "a": 1, "attn_implementation": "flash_attention_2"}
+    (directory / "config.json").write_text(json.dumps(told))
+    mend_config(directory)
     assert json.loads((directory / "config.json").read_text()) == {"a": 1, "dtype": "bfloat16"}
 
 

@@ -15,6 +15,7 @@ import pytest
 from conf import compose
 from conf.schema import Config
 from steps.policies.loading import load_model
+from steps.policies.model_directory import form
 from steps.tracking import NullTracker
 from steps.training import sft_verl
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
@@ -140,6 +141,16 @@ def test_a_cut_off_training_ends_where_an_uncut_one_does(llama: str, tmp_path: P
     assert losses_of(tmp_path / "two") == losses_of(tmp_path / "whole")[newest[0] :]
     key = "sft/validation_loss"
     assert again["curve"][-1][key] == pytest.approx(whole["curve"][-1][key], rel=1e-6)
+
+
+def test_a_model_that_verl_wrote_has_the_form_of_one_that_was_saved_by_us(
+    llama: str, tmp_path: Path
+) -> None:
+    """PPO takes verl's directory over as it is, so that the two stand side by side in a run."""
+    ours = form(finetune(settings(max_steps=2), llama, tmp_path)["model"])
+    (theirs,) = (tmp_path / "work/verl").glob("global_step_2/huggingface")
+    assert form(str(theirs)) == ours
+    assert "attn_implementation" not in json.loads((theirs / "config.json").read_text())
 
 
 @pytest.mark.parametrize("tied", [True, False])
