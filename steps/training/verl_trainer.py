@@ -12,7 +12,7 @@ import asyncio
 import importlib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
@@ -45,6 +45,7 @@ from steps.training.verl_agent_loop import TRAJECTORY
 from steps.training.verl_driver import say
 from steps.training.verl_router import start_router
 from steps.training.verl_rows import compares_logprobs
+from steps.training.verl_watch import Watch
 from steps.workers import Peers
 
 POLL_S = 0.1
@@ -149,7 +150,7 @@ class EarlyManager(AgentLoopManagerTQ):
 class GroupBuffer(ReplayBuffer):
     """Waits for a step's episodes, and hands on the sequences of the chosen groups."""
 
-    def __init__(self, settings: Config) -> None:
+    def __init__(self, settings: Config, watch: Watch) -> None:
         super().__init__(
             trainer_mode="sync",
             trainer_config={},
@@ -159,8 +160,11 @@ class GroupBuffer(ReplayBuffer):
             poll_interval=POLL_S,
         )
         self.settings = settings
+        self.watch = watch
         self.probed: list[Trajectory] = []
         """Episodes of the last probe."""
+        self._failed = 0.0
+        """Share of a step's episodes that are missing."""
 
     def sample(
         self, global_steps: int, partition_id: str, batch_size: int
@@ -171,18 +175,32 @@ class GroupBuffer(ReplayBuffer):
         """
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         episodes = _episodes(batch)
-        is_probe = partition_id == "val"
-        ppo = self.settings.ppo
-        members = ppo.probe_samples if is_probe else ppo.group_size
-        failed = check_failures(len(episodes), batch_size * members, self.settings)
-        if is_probe:
+        if partition_id == "val":
             self.probed = list(episodes.values())
             return batch, metrics
-        kept, choice = chosen_episodes(ALONE, ppo, list(episodes.values()))
+        kept, choice = chosen_episodes(ALONE, self.settings.ppo, list(episodes.values()))
         summary = probe.summarize(ALONE, list(episodes.values()))
         found = {f"rollout/{name}": value for name, value in summary.items() if value is not None}
-        found |= choice | {"rollout/failed_share": failed}
+        found |= choice | {"rollout/failed_share": self._failed}
         return self._keep(batch, episodes, kept), metrics | found
+
+    def _select_prompt_uids(
+        self, partition_id: str, sampleable_keys: set[str], batch_size: int
+    ) -> Any:
+        """verl's; counts the episodes before verl meets a step that has none."""
+        found = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
+        chosen, sequences = set(found[0]), found[1]
+        done = {session_of(key) for key in sequences if key.split("_")[0] in chosen}
+        ppo = self.settings.ppo
+        members = ppo.probe_samples if partition_id == "val" else ppo.group_size
+        self._failed = check_failures(
+            len(done), batch_size * members, self.settings, self.watch.first_error
+        )
+        return found
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        self.watch.check()
+        return cast(float, super()._wait_for_next_poll(partition_id, last_debug_time))
 
     def _keep(
         self, batch: KVBatchMeta, episodes: Mapping[str, Trajectory], kept: Sequence[Episode]
@@ -209,15 +227,19 @@ class GroupBuffer(ReplayBuffer):
         return result
 
 
-def check_failures(num_done: int, num_planned: int, settings: Config) -> float:
+def check_failures(
+    num_done: int, num_planned: int, settings: Config, first_error: Callable[[], str]
+) -> float:
     """Share of the planned episodes that are missing; raises `StageError` where it is too large."""
     share = 1.0 - num_done / max(num_planned, 1)
     limit = settings.verl.max_failed_share
-    if share > limit:
+    if share > limit or not num_done:
+        why = first_error()
+        first = f", the first with {why}" if why else ""
         raise StageError(
-            f"{num_planned - num_done} of {num_planned} episodes of {settings.env.id} failed, more "
-            f"than verl.max_failed_share={limit:g}; the log names each failure ('Error in "
-            "_run_prompt'). Mend it, or raise verl.max_failed_share."
+            f"{num_planned - num_done} of {num_planned} episodes of {settings.env.id} failed{first}"
+            "; the log names each failure ('Error in _run_prompt'). Mend it"
+            + (f", or raise verl.max_failed_share={limit:g}." if num_done else ".")
         )
     return share
 
@@ -259,7 +281,7 @@ class SPATrainer(PPOTrainerSync):
         super().__init__(config)
 
     def _build_replay_buffer(self) -> GroupBuffer:
-        return GroupBuffer(self.settings)
+        return GroupBuffer(self.settings, Watch(lambda: self.agent_loop_manager.agent_loop_workers))
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         """The rows of this step; that they are is checked, since a resumed loader places them."""
@@ -283,6 +305,12 @@ class SPATrainer(PPOTrainerSync):
             return super()._compute_old_log_prob(batch, metrics)
         finally:
             rollout.calculate_log_probs = asked
+
+    def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's, which leaves word to put adapters aside; the critic, who is next, has none."""
+        batch = super()._compute_ref_log_prob(batch, metrics)
+        batch.extra_info.pop("no_lora_adapter", None)
+        return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """By the registered estimator, which unlike verl's sees whole episodes and the values."""

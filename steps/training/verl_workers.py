@@ -32,16 +32,31 @@ class AgentWorker:
 
     async def generate_sequences(self, batch: Any) -> None:
         """Start the episodes of these rows, without waiting for them."""
+        self._worker.first_error = ""
         await self._worker.generate_sequences(batch)
+
+    async def first_error(self) -> str:
+        """What the first episode that failed since then raised; empty for none."""
+        return getattr(self._worker, "first_error", "")
 
 
 def storing_less(worker: type[Any]) -> type[Any]:
     """verl's worker, which doesn't store a row of the data set beside each of its sequences.
 
-    The trainer hands every column to every stage, one object a sequence and column.
+    The trainer hands every column to every stage, one object a sequence and column. verl logs what
+    an episode raises, and goes on; here the first such error is kept for who asks.
     """
 
     class Worker(worker):
+        first_error = ""
+
+        async def _run_agent_loop(self, *arguments: Any, **row: Any) -> Any:
+            try:
+                return await super()._run_agent_loop(*arguments, **row)
+            except Exception as error:
+                self.first_error = self.first_error or f"{type(error).__name__}: {error}"
+                raise
+
         async def _agent_loop_postprocess(self, output: Any, validate: Any, **row: Any) -> None:
             kept = {name: row[name] for name in STORED}
             await super()._agent_loop_postprocess(output, validate, **kept)

@@ -29,7 +29,7 @@ from conf import compose, from_plain
 from conf.schema import Config
 from steps.errors import StageError
 from steps.settings import training_seed
-from steps.training import ppo_verl, verl_driver, verl_trainer
+from steps.training import ppo_verl, verl_driver, verl_trainer, verl_watch
 from steps.training.verl_advantages import Discounts, episode_advantages
 from steps.training.verl_router import start_router
 from steps.training.verl_rows import training_rows
@@ -215,7 +215,13 @@ class Setting:
     """A trainer that has everything but models, and workers that play against a fake server."""
 
     def __init__(
-        self, workers: list[Any], config: Config, model_dir: str, work: Path, fail_every: int = 0
+        self,
+        workers: list[Any],
+        config: Config,
+        model_dir: str,
+        work: Path,
+        fail_every: int = 0,
+        answers: bool = True,
     ) -> None:
         verl_config_, run_file = composed(config, model_dir, work)
         verl_config_.transfer_queue.enable = True
@@ -228,7 +234,7 @@ class Setting:
         self.trainer.agent_loop_manager = EarlyManager.create(
             workers=workers,
             config=verl_config_,
-            llm_client=DoorOpener(self.trainer.tokenizer, fail_every=fail_every),
+            llm_client=DoorOpener(self.trainer.tokenizer, fail_every=fail_every, answers=answers),
             teacher_client=None,
             reward_loop_worker_handles=[None],
         )
@@ -341,6 +347,8 @@ class Models:
         self._dispatch_info = {"actor": [0]}
         self.rows_updated: list[int] = []
         self.saved: list[str] = []
+        self.told: list[tuple[str, bool]] = []
+        """Who was asked, and whether to put adapters aside."""
 
     def _put(self, batch: Any, **numbers: float) -> Any:
         lengths = [len(row) for row in rows_of(batch, "input_ids")["input_ids"]]
@@ -354,9 +362,11 @@ class Models:
         return tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
 
     def compute_log_prob(self, batch: Any) -> Any:
+        self.told.append(("compute_log_prob", "no_lora_adapter" in batch.extra_info))
         return self._put(batch, log_probs=-0.5, entropy=0.7)
 
     def infer_batch(self, batch: Any) -> Any:
+        self.told.append(("infer_batch", "no_lora_adapter" in batch.extra_info))
         self._put(batch, values=0.0)
         return SimpleNamespace(futures=[])
 
@@ -445,8 +455,50 @@ def test_a_resumed_loader_goes_on_with_the_next_step(setting: Setting) -> None:
 
 @pytest.mark.parametrize("setting", [{"config": verl_config(), "fail_every": 3}], indirect=True)
 def test_failures_are_counted_and_too_many_end_the_run(setting: Setting) -> None:
-    with pytest.raises(StageError, match=r"of 8 episodes of .* failed, more than"):
+    with pytest.raises(
+        StageError, match=r"of 8 episodes of .* failed, .* raise verl.max_failed_share"
+    ):
         setting.play()
+
+
+@pytest.mark.parametrize("setting", [{"config": verl_config(), "fail_every": 1}], indirect=True)
+def test_a_step_without_any_episode_says_what_failed(setting: Setting) -> None:
+    said = r"8 of 8 episodes of .* failed, the first with RuntimeError: the server is gone"
+    with pytest.raises(StageError, match=said):
+        setting.play()
+    setting.close()
+    setting.trainer.settings.verl.max_failed_share = 1.0
+    setting.trainer.global_steps = 2
+    with pytest.raises(StageError, match=r"6 of 6 episodes of .* the server is gone.* Mend it\.$"):
+        setting.trainer._validate()
+
+
+def test_the_death_of_an_agent_worker_ends_the_wait(
+    workers: list[Any], model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verl_watch, "EVERY_S", 0.2)
+    mortal = ray.remote(AgentWorker).remote()
+    made = Setting([workers[0], mortal], verl_config(), model_dir, tmp_path, answers=False)
+    try:
+        made.trainer._add_batch_to_generate()
+        made.trainer.replay_buffer.watch.check()
+        ray.kill(mortal)
+        with pytest.raises(StageError, match="agent worker 1 died while it played"):
+            made.trainer.replay_buffer.sample(1, "train", 4)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("setting", [{"config": verl_config()}], indirect=True)
+def test_the_critic_is_not_told_to_put_adapters_aside(setting: Setting) -> None:
+    """With adapters the reference is the actor without them; verl tells all who come after."""
+    trainer, models = setting.trainer, Models()
+    batch, _ = setting.play()
+    trainer.actor_rollout_wg = trainer.critic_wg = models
+    trainer.ref_in_actor = True
+    trainer._compute_ref_log_prob(batch, {})
+    trainer._compute_values(batch, {})
+    assert models.told == [("compute_log_prob", True), ("infer_batch", False)]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -19,9 +20,12 @@ class TwoDoors(Doors):
 
 
 class DoorOpener:
-    """Well-formed answers to `tests.training.toys.Doors`; fails at each `fail_every`-th request."""
+    """Well-formed answers to `tests.training.toys.Doors`; fails at each `fail_every`-th request.
 
-    def __init__(self, tokenizer: Any, *, fail_every: int = 0) -> None:
+    Without `answers` none ever comes.
+    """
+
+    def __init__(self, tokenizer: Any, *, fail_every: int = 0, answers: bool = True) -> None:
         end = tokenizer.convert_tokens_to_ids("<|end|>")
         texts = [f"<answer>{action}</answer>" for action in ("Left", "Right")]
         self.answers = [
@@ -29,11 +33,14 @@ class DoorOpener:
         ]
         self.fail_every = fail_every
         self.asked = 0
+        self.is_answering = answers
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
     ) -> TokenOutput:
         self.asked += 1
+        if not self.is_answering:
+            await asyncio.sleep(3600)
         if self.fail_every and self.asked % self.fail_every == 0:
             raise RuntimeError("the server is gone")
         assert sampling_params["stop_token_ids"] and not sampling_params["ignore_eos"]
