@@ -174,7 +174,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "tokenizers": ("steps.training",),
     "safetensors": ("steps.training",),
     "vllm": ("steps.policies.vllm_engine", "steps.training.verl_final_only"),
-    "ray": ("steps.training.verl_driver", "steps.training.verl_router"),
+    "ray": (
+        "steps.training.verl_driver",
+        "steps.training.verl_router",
+        "steps.training.verl_watch",
+    ),
     "triton": ("steps.training.logits_kernels",),
     "tensordict": ("steps.training.verl_head", "steps.training.verl_trainer"),
     "transfer_queue": ("steps.training.verl_queue", "steps.training.verl_trainer"),

@@ -36,7 +36,7 @@ from steps.training.schedules import lr_scale
 from steps.training.verl_checkpoints import NOTE, Note, remove_before, restore, step_directory
 from steps.training.verl_common import environment, kernels
 from steps.training.verl_driver import PHASES
-from steps.training.verl_launch import failure, follow_jsonl, launch
+from steps.training.verl_launch import check_exit, follow_jsonl, launch
 from steps.training.verl_model import mend_config
 from steps.training.verl_ppo_overrides import PPOPlan, to_verl_overrides
 from steps.training.verl_preflight import check_architecture, check_ppo, check_world
@@ -132,7 +132,7 @@ def train_ppo_verl(
     """Train and leave the model in `out_dir/model`; returns what the local backend returns.
 
     Raises a `SPAError` before anything starts where this machine can't train it, and `StageError`
-    where the training ended early.
+    or `TrainerError` (`verl_launch`) where the training ended early.
     """
     _check(config, Path(model_dir), machine or read_machine())
     work = out_dir / "work"
@@ -216,8 +216,10 @@ def prepare(
 
 
 def execute(run: VerlRun, run_file: Path, *, log: Path) -> None:
-    """Run the driver to its end; raises `StageError` where it fails."""
-    metrics = run_file.parent / "metrics.jsonl"
+    """Run the driver to its end; raises `TrainerError` where it fails amid its steps, and
+    `StageError` where it comes to none.
+    """
+    metrics, begun_at = run_file.parent / "metrics.jsonl", run.steps
     metrics.unlink(missing_ok=True)
     code = launch(
         [sys.executable, "-m", DRIVER, str(run_file)],
@@ -229,10 +231,12 @@ def execute(run: VerlRun, run_file: Path, *, log: Path) -> None:
         on_tick=follow_jsonl(metrics, run.on_row),
         cwd=run_file.parent,
     )
-    if code != 0:
-        raise StageError(
-            f"PPO by verl on {run.config.env.id}, after step {run.steps}, {failure(code, log)}"
-        )
+    check_exit(
+        f"PPO by verl on {run.config.env.id}, after step {run.steps}",
+        code,
+        log,
+        has_trained=run.steps > begun_at,
+    )
 
 
 def _check(config: Config, model_dir: Path, machine: Machine) -> None:

@@ -39,7 +39,7 @@ from steps.training.sft_local import evaluate_loss
 from steps.training.tokenization import SFTRow, tokenize_sets
 from steps.training.verl_checkpoints import Keeper, Note, newest_step, restore, step_directory
 from steps.training.verl_common import environment, kernels
-from steps.training.verl_launch import Phase, failure, follow_jsonl, launch
+from steps.training.verl_launch import Phase, check_exit, follow_jsonl, launch
 from steps.training.verl_model import mend_config
 from steps.training.verl_preflight import check_architecture, check_sft
 from steps.training.verl_sft_overrides import SFTPlan, to_verl_overrides
@@ -69,7 +69,8 @@ def train_sft_verl(
     """Finetune `source` into `out_dir/model`; returns what the local backend returns.
 
     The model is written in float32, as it is trained. Raises a `SPAError` before anything starts
-    where this machine can't train it, and `StageError` where the training ended early.
+    where this machine can't train it, and `StageError` or `TrainerError` (`verl_launch`) where the
+    training ended early.
     """
     directory = local_directory(source, revision=config.model.revision)
     tokenizer = load_tokenizer(str(directory))
@@ -229,7 +230,13 @@ def _train(
         on_tick=tick,
         cwd=work_dir,
     )
-    _check_end(plan, progress, code, log)
+    check_exit(
+        f"finetuning by verl, after step {progress.step}",
+        code,
+        log,
+        has_trained=progress.step > begun_at,
+    )
+    _check_end(plan, progress, log)
     return progress
 
 
@@ -253,10 +260,8 @@ def _keeper(
     )
 
 
-def _check_end(plan: SFTPlan, progress: Progress, code: int, log: Path) -> None:
-    """Raise `StageError` where verl failed, or left before its last step was kept and told."""
-    if code != 0:
-        raise StageError(f"finetuning by verl, after step {progress.step}, {failure(code, log)}")
+def _check_end(plan: SFTPlan, progress: Progress, log: Path) -> None:
+    """Raise `StageError` where verl left before its last step was kept and told."""
     if newest_step(plan.directory) != plan.steps or progress.step != plan.steps:
         raise StageError(
             f"finetuning by verl ended at step {progress.step} of {plan.steps}, its last "

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steps.training.verl_launch import Phase
+from steps.errors import SPAError
+from steps.training.verl_launch import MISTAKE, Phase
 from steps.training.verl_workers import AgentWorker, Runner
 
 MARK = "[spa]"
@@ -134,16 +135,21 @@ def _inspect(architectures: Sequence[str]) -> subprocess.Popen[bytes] | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The program; 0 where the training came to its end."""
+    """The program; 0 where the training came to its end, `MISTAKE` where one of ours ended it."""
     os.environ[BEGAN] = str(time.time())
     say("driver started")
     try:
         run(Path(arguments[0]))
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
         say("failed")
-        return 1
+        return MISTAKE if is_mistake(error) else 1
     return 0
+
+
+def is_mistake(error: Exception) -> bool:
+    """Whether what ended a training, here or in a process of Ray's, is a `SPAError`."""
+    return isinstance(error, SPAError) or isinstance(getattr(error, "cause", None), SPAError)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 verl changes the process that imports it (environment, signal handlers, Ray) and leaves processes
 behind when it fails, so it is never imported here. `launch` returns the exit code; whether the work
-is done is for the caller to see, by the step that was reached. What verl writes as metrics, a file
+is done is for the caller to see, by the step that was reached. A trainer that breaks off once it
+trains is a `TrainerError`, which a flow tries again; one that never trained is a `StageError`, as
+are failures that it calls a mistake itself (`MISTAKE`). What verl writes as metrics, a file
 with one JSON object a line, is read while it grows by `follow_jsonl`.
 """
 
@@ -27,6 +29,8 @@ from typing import IO, Any
 from steps.errors import DataError, StageError
 from steps.training.process_family import Family
 
+MISTAKE = 64
+"""Exit code of a trainer that ended with a `SPAError`, which no second attempt would mend."""
 TAIL_LINES = 20
 """Last lines of output that an error quotes."""
 GRACE_S = 10.0
@@ -41,6 +45,10 @@ LOG_END = 1 << 18
 _BREAK = re.compile(rb"[\r\n]+")
 _EXCEPTION = re.compile(r"(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt): .")
 _log = logging.getLogger(__name__)
+
+
+class TrainerError(RuntimeError):
+    """A trainer broke off amid its work. Trying again may help: it goes on from its checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +90,12 @@ class _Watch:
         return self.phases[self.reached - 1].name if self.reached else "starting the process"
 
     @property
+    def is_started(self) -> bool:
+        return self.reached == len(self.phases)
+
+    @property
     def is_late(self) -> bool:
-        is_started = self.reached == len(self.phases)
-        return not is_started and time.monotonic() - self.began > self.timeout_s
+        return not self.is_started and time.monotonic() - self.began > self.timeout_s
 
     @property
     def is_stuck(self) -> bool:
@@ -110,7 +121,7 @@ def launch(
     exception of theirs, Ctrl-C, SIGTERM, SIGKILL) ends all processes of the command, too. Raises
     `StageError` where the last of `phases` hasn't begun after `startup_timeout_s` seconds, naming
     the phase in which it stands, and where the command goes on `BROKEN_S` after a line in which the
-    regular expression `broken` is found.
+    regular expression `broken` is found; `TrainerError` where it does so after its start.
     """
     watch = _Watch(phases=phases, timeout_s=startup_timeout_s, broken=broken)
     tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -128,7 +139,8 @@ def launch(
                 if watch.is_late:
                     raise StageError(_late(command, watch, log, tail))
                 if watch.is_stuck:
-                    raise StageError(_stuck(command, watch, log))
+                    kind = TrainerError if watch.is_started else StageError
+                    raise kind(_stuck(command, watch, log))
         except BaseException:
             family.stop(grace_s=GRACE_S)
             raise
@@ -136,6 +148,13 @@ def launch(
     if on_tick is not None:
         on_tick()
     return code
+
+
+def check_exit(what: str, code: int, log: Path, *, has_trained: bool) -> None:
+    """Raise for a bad exit code of `what`; see the module on which error it is."""
+    if code != 0:
+        kind = TrainerError if has_trained and code != MISTAKE else StageError
+        raise kind(f"{what}, {failure(code, log)}")
 
 
 def failure(code: int, log: Path) -> str:

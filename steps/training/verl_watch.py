@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from steps.errors import StageError
+from steps.training.verl_launch import TrainerError
 
 EVERY_S = 5.0
 ANSWER_S = 10.0
@@ -29,7 +29,7 @@ class Watch:
         self._next = 0.0
 
     def check(self) -> None:
-        """Raise `StageError` where a worker is dead; asks every `EVERY_S` seconds."""
+        """Raise `TrainerError` where a worker is dead; asks every `EVERY_S` seconds."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + EVERY_S
@@ -43,7 +43,7 @@ class Watch:
             try:
                 ray.get(question)
             except ray.exceptions.RayActorError as error:
-                raise StageError(
+                raise TrainerError(
                     f"agent worker {number} died while it played, most often because its machine "
                     f"ran out of memory, and its episodes would never come: {error}"
                 ) from error

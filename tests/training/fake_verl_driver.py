@@ -1,7 +1,7 @@
 """Stands in for `steps.training.verl_driver`: the files that verl leaves, without any training.
 
 Each step's checkpoint holds its number as the model's weights. `SPA_FAKE_FAIL_AT` ends the program
-at the start of that step.
+at the start of that step, with the code `SPA_FAKE_FAIL_WITH`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(run_file: Path) -> None:
         for step in range(first, last + 1):
             if str(step) == os.environ.get("SPA_FAKE_FAIL_AT"):
                 print("Error: out of luck")
-                sys.exit(3)
+                sys.exit(int(os.environ.get("SPA_FAKE_FAIL_WITH", "3")))
             if step % every == 0 or step == last:
                 save(directory / f"global_step_{step}", source, step)
             data = {"timing_s/step": 2.0, "timing_s/save_checkpoint": 0.5, "actor/pg_loss": 0.1}

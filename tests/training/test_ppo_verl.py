@@ -17,6 +17,7 @@ from steps.errors import CheckpointError, ConfigError, StageError
 from steps.tracking import NullTracker
 from steps.training import ppo_verl
 from steps.training.checkpoints import DirectoryCheckpoints
+from steps.training.verl_launch import MISTAKE, TrainerError
 from steps.training.verl_model import mend_config
 from tests.training.toys import BreakingOff, PowerCutError, toy_config, untrained
 
@@ -140,7 +141,19 @@ def test_a_program_that_fails_says_after_which_step_and_why(
     model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPA_FAKE_FAIL_AT", "3")
-    with pytest.raises(StageError, match=r"(?s)after step 2, ended with exit code 3.*out of luck"):
+    said = r"(?s)after step 2, ended with exit code 3.*out of luck"
+    with pytest.raises(TrainerError, match=said):  # a flow tries it again, from the checkpoint
+        train(config_of(), model_dir, tmp_path)
+    with pytest.raises(StageError, match=said):  # and not where it came to no step
+        train(config_of(), model_dir, tmp_path)
+
+
+def test_a_program_that_calls_its_failure_a_mistake_is_not_tried_again(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPA_FAKE_FAIL_AT", "3")
+    monkeypatch.setenv("SPA_FAKE_FAIL_WITH", str(MISTAKE))
+    with pytest.raises(StageError, match="after step 2"):
         train(config_of(), model_dir, tmp_path)
 
 

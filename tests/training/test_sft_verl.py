@@ -17,6 +17,7 @@ from steps.training import sft_verl
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
 from steps.training.machine import Gpu, Machine
 from steps.training.sft_verl import command, largest_micro_batch, train_sft_verl
+from steps.training.verl_launch import TrainerError
 from steps.training.verl_preflight import NEEDED
 from tests.training.llamas import untrained_llama
 from tests.training.test_verl_sft_overrides import plan
@@ -110,19 +111,28 @@ def test_the_best_step_is_taken_where_the_settings_want_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("told", "kind", "words"),
     [
-        ({"exit_after": {"23": 1}}, r"after step 23, ended with exit code 1: ValueError: broken"),
-        ({"exit_after": {"23": -9}}, r"after step 23, was killed \(SIGKILL\)"),
-        ({"steps": 30}, r"ended at step 30 of 50, its last checkpoint is of step 30"),
+        (
+            {"exit_after": {"23": 1}},
+            TrainerError,
+            r"after step 23, ended with exit code 1: ValueError: broken",
+        ),
+        ({"exit_after": {"23": -9}}, TrainerError, r"after step 23, was killed \(SIGKILL\)"),
+        ({"steps": 30}, StageError, r"ended at step 30 of 50, its last checkpoint is of step 30"),
     ],
 )
 def test_a_training_that_breaks_off_says_so_and_goes_on_from_its_last_checkpoint(
-    told: dict[str, Any], words: str, fake: Any, llama: str, tmp_path: Path
+    told: dict[str, Any],
+    kind: type[Exception],
+    words: str,
+    fake: Any,
+    llama: str,
+    tmp_path: Path,
 ) -> None:
     fake(**told)
     store = DirectoryCheckpoints(tmp_path / "store")
-    with pytest.raises(StageError, match=words):
+    with pytest.raises(kind, match=words):
         finetune(settings(), llama, tmp_path / "one", checkpoints=store)
     fake()
     tracker = NullTracker()

@@ -15,7 +15,7 @@ import pytest
 from steps.errors import DataError, StageError
 from steps.training import verl_launch
 from steps.training.process_family import MARK, members
-from steps.training.verl_launch import Phase, failure, follow_jsonl, launch
+from steps.training.verl_launch import Phase, TrainerError, failure, follow_jsonl, launch
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 PHASES = (Phase(name="loading", mark="weights"), Phase(name="training", mark=r"step:\d+"))
@@ -31,7 +31,7 @@ time.sleep(600)
 LAUNCHER = """
 import os, sys
 from pathlib import Path
-from steps.training.verl_launch import launch
+from steps.training.verl_launch import TrainerError, launch
 launch([sys.executable, "-c", sys.argv[1]], env=os.environ, log=Path(sys.argv[2]),
        on_line=lambda line: print(line, flush=True))
 """
@@ -142,9 +142,12 @@ def test_a_command_that_waits_for_a_part_that_failed_is_ended(tmp_path: Path, cl
         lines.append(line)
         clock.pass_by(verl_launch.BROKEN_S + 1)
 
-    with pytest.raises(StageError, match=r"waited for it.*after 30 s: engine: add_lora failed"):
+    said = r"waited for it.*after 30 s: engine: add_lora failed"
+    with pytest.raises(TrainerError, match=said):
         run(code, tmp_path / "log", broken="add_lora failed", on_line=see)
-    assert lines == ["engine: add_lora failed"]
+    with pytest.raises(StageError, match=said):  # amid its start
+        run(code, tmp_path / "log", broken="add_lora failed", on_line=see, phases=PHASES)
+    assert lines == ["engine: add_lora failed"] * 2
 
 
 def test_a_command_that_ends_by_itself_after_such_a_line_says_so_itself(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from steps.errors import StageError
 from steps.settings import training_seed
 from steps.training import ppo_verl, verl_driver, verl_trainer, verl_watch
 from steps.training.verl_advantages import Discounts, episode_advantages
+from steps.training.verl_launch import TrainerError
 from steps.training.verl_router import start_router
 from steps.training.verl_rows import training_rows
 from steps.training.verl_trainer import EarlyManager, SPATrainer, place_of, session_of
@@ -209,6 +210,21 @@ def test_the_balancer_that_was_started_early_is_given_the_servers(
     assert ray.get(balancer.acquire_server.remote(request_id="b")) == ("second", 2)
     assert ray.get(balancer.acquire_server.remote(request_id="a")) == ("first", 1)
     assert router.get_router_handle(servers={}, full_determinism=True) is not balancer
+
+
+@ray.remote
+def broken(kind: type[Exception]) -> None:
+    raise kind("of Ray's process")
+
+
+def test_a_mistake_in_a_process_of_rays_is_known_from_a_crash(workers: list[Any]) -> None:
+    def found(kind: type[Exception]) -> Exception:
+        with pytest.raises(kind) as caught:
+            ray.get(broken.remote(kind))
+        return caught.value
+
+    assert verl_driver.is_mistake(found(StageError))
+    assert not verl_driver.is_mistake(found(TrainerError))
 
 
 class Setting:
@@ -483,7 +499,7 @@ def test_the_death_of_an_agent_worker_ends_the_wait(
         made.trainer._add_batch_to_generate()
         made.trainer.replay_buffer.watch.check()
         ray.kill(mortal)
-        with pytest.raises(StageError, match="agent worker 1 died while it played"):
+        with pytest.raises(TrainerError, match="agent worker 1 died while it played"):
             made.trainer.replay_buffer.sample(1, "train", 4)
     finally:
         made.close()
