@@ -34,7 +34,7 @@ from steps.training.machine import Machine, read_machine
 from steps.training.model_size import size_of
 from steps.training.schedules import lr_scale
 from steps.training.verl_checkpoints import NOTE, Note, remove_before, restore, step_directory
-from steps.training.verl_common import environment, kernels
+from steps.training.verl_common import environment, kernels, sharding
 from steps.training.verl_driver import PHASES
 from steps.training.verl_launch import check_exit, follow_jsonl, launch
 from steps.training.verl_model import mend_config
@@ -113,7 +113,12 @@ class VerlRun:
         is_model = step in (self.best, self.config.ppo.total_steps)
         for weights in () if is_model else (found / MODEL).glob("*.safetensors"):
             weights.unlink()
-        note = Note(num_gpus=self.num_gpus, seconds=self.seconds, curve=self.curve)
+        note = Note(
+            num_gpus=self.num_gpus,
+            sharding=sharding(self.config),
+            seconds=self.seconds,
+            curve=self.curve,
+        )
         storage.atomic_write_json(found / NOTE, asdict(note))
         self.checkpoints.save(found, step=step, fingerprint=self.fingerprint, best=self.best)
         remove_before(self.directory, step)
@@ -143,7 +148,9 @@ def train_ppo_verl(
         checkpoints=checkpoints,
         fingerprint=fingerprint,
     )
-    run.steps, resume_from, note = restore(checkpoints, fingerprint, work, num_gpus=run.num_gpus)
+    run.steps, resume_from, note = restore(
+        checkpoints, fingerprint, work, num_gpus=run.num_gpus, sharding=sharding(config)
+    )
     run.seconds, run.curve = note.seconds, list(note.curve)
     if run.steps < config.ppo.total_steps:
         shutil.rmtree(run.directory, ignore_errors=True)

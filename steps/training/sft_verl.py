@@ -38,7 +38,7 @@ from steps.training.probe import run_probe
 from steps.training.sft_local import evaluate_loss
 from steps.training.tokenization import SFTRow, tokenize_sets
 from steps.training.verl_checkpoints import Keeper, Note, newest_step, restore, step_directory
-from steps.training.verl_common import environment, kernels
+from steps.training.verl_common import environment, kernels, sharding
 from steps.training.verl_launch import Phase, check_exit, follow_jsonl, launch
 from steps.training.verl_model import mend_config
 from steps.training.verl_preflight import check_architecture, check_sft
@@ -200,7 +200,7 @@ def _train(
     """Run verl to its last step, its checkpoints carried to the store."""
     work_dir, log = plan.directory.parent, out_dir / LOG_FILE
     begun_at, resume_from, note = restore(
-        checkpoints, fingerprint, work_dir, num_gpus=plan.num_gpus
+        checkpoints, fingerprint, work_dir, num_gpus=plan.num_gpus, sharding=sharding(config)
     )
     progress = Progress(
         curve=list(note.curve),
@@ -210,7 +210,7 @@ def _train(
         total=plan.steps,
         tracker=tracker,
     )
-    keeper = _keeper(plan, progress, checkpoints, fingerprint)
+    keeper = _keeper(config, plan, progress, checkpoints, fingerprint)
     metrics = work_dir / "metrics.jsonl"
     follow = follow_jsonl(metrics, progress.see)
 
@@ -241,7 +241,11 @@ def _train(
 
 
 def _keeper(
-    plan: SFTPlan, progress: Progress, checkpoints: CheckpointStore, fingerprint: str
+    config: Config,
+    plan: SFTPlan,
+    progress: Progress,
+    checkpoints: CheckpointStore,
+    fingerprint: str,
 ) -> Keeper:
     """What carries checkpoints to the store; each tells of the training up to its step."""
     return Keeper(
@@ -251,6 +255,7 @@ def _keeper(
         ),
         note=lambda step: Note(
             num_gpus=plan.num_gpus,
+            sharding=sharding(config),
             seconds=progress.seconds,
             curve=[row for row in progress.curve if row["step"] <= step],
         ),

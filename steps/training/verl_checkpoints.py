@@ -2,9 +2,10 @@
 
 verl writes `global_step_<n>` and then, last and in one move, the file that names n. A finished one
 is copied to the store and removed here, so that at most two lie on the disk; beside its files goes
-`spa.json`, which says how many GPUs wrote it (its tensors are cut for that number, and verl would
-fail on them after minutes) and what the training had done. The weights in Hugging Face format,
-which verl writes with each, stay out, but for the best step's: only a stage's model is read.
+`spa.json`, which says how many GPUs wrote it, and by which sharding (its tensors are cut for that,
+and verl would fail on them after minutes), and what the training had done. The weights in Hugging
+Face format, which verl writes with each, stay out, but for the best step's: only a stage's model is
+read.
 
 verl unpickles its own files. They come from our store, which checks their digests.
 """
@@ -30,6 +31,8 @@ class Note:
     """What a checkpoint says of itself."""
 
     num_gpus: int
+    sharding: str = ""
+    """fsdp or fsdp2; empty in those of before it was written."""
     seconds: float = 0.0
     """Of training, up to here."""
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -49,16 +52,21 @@ def step_directory(directory: Path, step: int) -> Path:
 
 
 def restore(
-    checkpoints: CheckpointStore, fingerprint: str, work_dir: Path, *, num_gpus: int
+    checkpoints: CheckpointStore,
+    fingerprint: str,
+    work_dir: Path,
+    *,
+    num_gpus: int,
+    sharding: str,
 ) -> tuple[int, Path | None, Note]:
     """The step to go on from, its directory under a name that verl reads, and its note.
 
     Step 0 and None where there is no checkpoint. Raises `CheckpointError` where it was written by
-    another number of GPUs.
+    another number of GPUs, or by another sharding.
     """
     found = checkpoints.newest(fingerprint)
     if found is None:
-        return 0, None, Note(num_gpus=num_gpus)
+        return 0, None, Note(num_gpus=num_gpus, sharding=sharding)
     step, directory = found
     note = _read_note(directory)
     if note.num_gpus != num_gpus:
@@ -66,6 +74,12 @@ def restore(
             f"the checkpoint of step {step} was written by {note.num_gpus} GPUs, and "
             f"{num_gpus} train now: go on with verl.n_gpus_per_node={note.num_gpus}, or start over "
             f"with --cache refresh. It lies in {directory}."
+        )
+    if note.sharding not in ("", sharding):
+        raise CheckpointError(
+            f"the checkpoint of step {step} was written by {note.sharding}, and {sharding} trains "
+            f"now: go on with verl.strategy={note.sharding}, or start over with --cache refresh. "
+            f"It lies in {directory}."
         )
     named = step_directory(work_dir / "resume", step)
     named.parent.mkdir(parents=True, exist_ok=True)

@@ -98,7 +98,12 @@ def start_ray(address: str, num_gpus: int) -> None:
         ray.init(address=address, runtime_env=runtime_env)
         return
     num_cpus = max(os.cpu_count() or 1, CPUS_PER_GPU * max(num_gpus, 1))
-    ray.init(num_cpus=num_cpus, include_dashboard=False, runtime_env=runtime_env)
+    ray.init(
+        address="local",  # whatever RAY_ADDRESS says, or has been started here
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        runtime_env=runtime_env,
+    )
 
 
 def run(run_file: Path) -> None:

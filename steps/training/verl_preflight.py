@@ -213,16 +213,27 @@ def _check_vllm(machine: Machine, config: Config, at_rest: int) -> None:
 
 
 def check_world(env_id: str, kwargs: Mapping[str, object], environ: Mapping[str, str]) -> None:
-    """Make the world in a fresh interpreter, as Ray's workers will. Raises `EnvironmentIdError`."""
+    """Make the world in a fresh interpreter, as Ray's workers will.
+
+    Raises `EnvironmentIdError` where it can't be made, and `ConfigError` where that takes longer
+    than `WORLD_TIMEOUT_S`.
+    """
     with tempfile.TemporaryDirectory() as elsewhere:
-        made = subprocess.run(
-            [sys.executable, "-c", _MAKE_WORLD, env_id, json.dumps(dict(kwargs))],
-            env=dict(environ),
-            cwd=elsewhere,
-            capture_output=True,
-            text=True,
-            timeout=WORLD_TIMEOUT_S,
-        )
+        try:
+            made = subprocess.run(
+                [sys.executable, "-c", _MAKE_WORLD, env_id, json.dumps(dict(kwargs))],
+                env=dict(environ),
+                cwd=elsewhere,
+                capture_output=True,
+                text=True,
+                timeout=WORLD_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ConfigError(
+                f"the world {env_id!r} wasn't made in another process within {WORLD_TIMEOUT_S:g} s,"
+                " and the trainer's workers make it for each episode: see what its import or "
+                "env.kwargs load, or set ppo.backend=local."
+            ) from error
     if made.returncode != 0:
         lines = made.stderr.strip().splitlines() or [f"exit code {made.returncode}"]
         raise EnvironmentIdError(

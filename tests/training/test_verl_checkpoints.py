@@ -27,7 +27,7 @@ def keeper(directory: Path, store: DirectoryCheckpoints, *, begun_at: int = 0) -
     return Keeper(
         directory,
         lambda found, step: store.save(found, step=step, fingerprint="f"),
-        note=lambda step: Note(num_gpus=2, seconds=3.5, curve=[{"step": step}]),
+        note=lambda step: Note(num_gpus=2, sharding="fsdp", seconds=3.5, curve=[{"step": step}]),
         begun_at=begun_at,
         last=30,
     )
@@ -66,25 +66,36 @@ def test_the_last_step_is_left_for_the_result_and_old_ones_are_not_kept_again(
 
 def test_a_training_goes_on_from_the_newest(tmp_path: Path) -> None:
     directory, store = tmp_path / "verl", DirectoryCheckpoints(tmp_path / "store")
-    assert restore(store, "f", tmp_path, num_gpus=2) == (0, None, Note(num_gpus=2))
+    ours = {"num_gpus": 2, "sharding": "fsdp"}
+    assert restore(store, "f", tmp_path, **ours) == (0, None, Note(**ours))
     keep = keeper(directory, store)
     for step in (10, 20):
         finish(directory, step)
         keep(step)
     for _ in range(2):  # a second try finds the first one's link
-        step, named, note = restore(store, "f", tmp_path / "work", num_gpus=2)
+        step, named, note = restore(store, "f", tmp_path / "work", num_gpus=2, sharding="fsdp")
         assert named is not None
         assert (step, named.name) == (20, "global_step_20")
         assert (named / "optim_world_size_2_rank_0.pt").read_text() == "20"
-        assert note == Note(num_gpus=2, seconds=3.5, curve=[{"step": 20}])
+        assert note == Note(num_gpus=2, sharding="fsdp", seconds=3.5, curve=[{"step": 20}])
 
 
-def test_a_checkpoint_of_another_number_of_gpus_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_cut_otherwise_is_refused(tmp_path: Path) -> None:
     directory, store = tmp_path / "verl", DirectoryCheckpoints(tmp_path / "store")
     finish(directory, 10)
     keeper(directory, store)(10)
     with pytest.raises(CheckpointError, match="step 10 was written by 2 GPUs, and 4 train now"):
-        restore(store, "f", tmp_path / "work", num_gpus=4)
+        restore(store, "f", tmp_path / "work", num_gpus=4, sharding="fsdp")
+    with pytest.raises(CheckpointError, match="written by fsdp, and fsdp2 trains now: go on with"):
+        restore(store, "f", tmp_path / "work", num_gpus=2, sharding="fsdp2")
+
+
+def test_a_checkpoint_that_names_no_sharding_is_taken_up(tmp_path: Path) -> None:
+    directory, store = tmp_path / "verl", DirectoryCheckpoints(tmp_path / "store")
+    finish(directory, 10)
+    (directory / "global_step_10" / "spa.json").write_text('{"num_gpus": 2}')
+    store.save(directory / "global_step_10", step=10, fingerprint="f")
+    assert restore(store, "f", tmp_path / "work", num_gpus=2, sharding="fsdp2")[0] == 10
 
 
 @pytest.mark.parametrize("note", [None, "{torn", json.dumps({"other": 1})])
@@ -95,7 +106,7 @@ def test_a_checkpoint_of_something_else_is_refused(note: str | None, tmp_path: P
     store = DirectoryCheckpoints(tmp_path / "store")
     store.save(tmp_path / "other", step=1, fingerprint="f")
     with pytest.raises(CheckpointError, match="isn't one of the verl backend"):
-        restore(store, "f", tmp_path / "work", num_gpus=2)
+        restore(store, "f", tmp_path / "work", num_gpus=2, sharding="fsdp")
 
 
 def test_the_best_steps_weights_stay(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from conf.schema import Config, ModelSection, PPOSection, VerlSection
 from steps.errors import ConfigError, EnvironmentIdError, ModelError
 from steps.training import machine as machines
+from steps.training import verl_preflight
 from steps.training.machine import Gpu, Machine, visible_gpus
 from steps.training.model_size import ModelSize, num_parameters, size_of
 from steps.training.verl_common import environment
@@ -178,3 +179,13 @@ def test_a_world_that_only_this_process_can_import_is_refused(root: Path, tmp_pa
     check_world("tests.training.toys:Doors", {}, environment(tmp_path / "metrics"))
     with pytest.raises(EnvironmentIdError, match=r"'nowhere:World' can't be made in another"):
         check_world("nowhere:World", {}, environment(tmp_path / "metrics"))
+
+
+def test_a_world_that_takes_too_long_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_world.py").write_text("import time; time.sleep(60)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(verl_preflight, "WORLD_TIMEOUT_S", 0.5)
+    with pytest.raises(ConfigError, match=r"'slow_world:W' wasn't made .* within 0\.5 s"):
+        check_world("slow_world:W", {}, environment(tmp_path / "metrics"))

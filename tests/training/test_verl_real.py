@@ -189,6 +189,7 @@ def workers(model_dir: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT), prepend=":")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # of a cluster that isn't asked for
         verl_driver.start_ray("", 0)
         config, _ = composed(verl_config(), model_dir, tmp_path_factory.mktemp("queue"))
         config.transfer_queue.enable = True
