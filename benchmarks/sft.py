@@ -143,7 +143,7 @@ def config_of(options: argparse.Namespace, model_dir: str = "") -> Config:
             *options.set,
         ],
     )
-    return replace(config, verl=replace(config.verl, overrides=[*options.override]))
+    return replace(config, verl=replace(config.verl, sft_overrides=[*options.override]))
 
 
 def play(config: Config, directory: Path) -> list[SFTExample]:

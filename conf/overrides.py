@@ -14,10 +14,13 @@ def parse(text: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise ConfigError(
-            f"override {text!r} can't be read; write key=value, several separated by blanks, "
-            'for example "ppo.lr=1e-5 sft.lr=1e-3".'
-        ) from error
+        how = (
+            "a value that holds = stands in quotes, for example \"verl.overrides=['a.b=1']\"."
+            if text.count("=") > 1
+            else "write key=value, several separated by blanks, for example "
+            '"ppo.lr=1e-5 sft.lr=1e-3".'
+        )
+        raise ConfigError(f"override {text!r} can't be read; {how}") from error
     if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
         raise ConfigError(f"override {text!r} takes a setting away; give it a value instead.")
     if override.value_type is not ValueType.ELEMENT:

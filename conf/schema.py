@@ -348,7 +348,10 @@ class VerlSection:
     startup_timeout_s: float = 900.0
     """Longest that a trainer may take to its first step, from process to compiled model."""
     overrides: list[str] = field(default_factory=list)
-    """Hydra overrides for verl, verbatim and last: they win, and nothing here checks them."""
+    """Hydra overrides of verl's PPO, verbatim and last: they win. What would be ignored is refused;
+    nothing else is checked here."""
+    sft_overrides: list[str] = field(default_factory=list)
+    """The same of verl's finetuning, which has other keys."""
 
 
 @dataclass

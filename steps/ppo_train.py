@@ -42,7 +42,7 @@ def ppo_train(
         sections=("seed", "env", "model", "prompt", "sampling", "ppo"),
         inputs={
             "model": storage.directory_digest(Path(model_dir)),
-            "backend": signature(config, backend),
+            "backend": signature(config, "ppo", backend),
         },
     )
     train_by = _by_verl if backend == "verl" else _by_ranks

@@ -66,7 +66,7 @@ def sft_train(
         inputs={
             "data": storage.file_digest(data_dir / TRAIN_FILE),
             "model": storage.directory_digest(Path(source)) if Path(source).is_dir() else source,
-            "backend": signature(config, backend),
+            "backend": signature(config, "sft", backend),
         },
     )
     outputs: dict[str, Any] = {

@@ -47,9 +47,9 @@ SETTINGS = {
     "filter_format": ("filter", "sft.state_loss"),
     "sft_train": (
         "sft", "ppo.base_seed", "ppo.probe_samples", "ppo.probe_pass_k", "evaluation.bootstrap",
-        "evaluation.confidence", "evaluation.teacher_forced_puzzles", "verl.overrides",
+        "evaluation.confidence", "evaluation.teacher_forced_puzzles", "verl.sft_overrides",
     ),
-    "ppo_train": ("ppo", "verl.max_failed_share"),
+    "ppo_train": ("ppo", "verl.max_failed_share", "verl.overrides"),
     "evaluate": ("evaluation",),
 }  # fmt: skip
 """Stage -> sections and keys that it reads besides those of the stages before it."""

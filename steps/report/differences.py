@@ -46,6 +46,7 @@ SETTINGS = {
     "ppo.prediction_penalty": "penalty for a wrong prediction",
     "model.lora_rank": "rank of adapters",
     "verl.overrides": "told to verl",
+    "verl.sft_overrides": "told to verl for finetuning",
     "evaluation.puzzles": "test puzzles",
     "evaluation.split": "measured on puzzles of",
     "evaluation.temperature": "measured at temperature",

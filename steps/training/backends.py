@@ -134,11 +134,13 @@ def _uneven(config: Config) -> str:
     return ""
 
 
-def signature(config: Config, backend: str) -> str:
+def signature(config: Config, stage: str, backend: str) -> str:
     """What of the choice changes a result, for fingerprints: not how many GPUs or which kernels."""
     if backend == "local":
         return backend
-    return f"verl {installed().get('verl', '')} {' '.join(config.verl.overrides)}"
+    verl = config.verl
+    overrides = verl.sft_overrides if stage == "sft" else verl.overrides
+    return f"verl {installed().get('verl', '')} {' '.join(overrides)}"
 
 
 def num_ranks(config: Config) -> int:

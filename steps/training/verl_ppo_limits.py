@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from conf.schema import Config
 
+NO = (None, "", "false", "null", "none")
+IGNORED = {
+    "algorithm.use_kl_in_reward": "set ppo.kl_coef, which weighs the divergence in the loss",
+    "algorithm.filter_groups": "set ppo.filter_ratio, by which groups are chosen",
+    "trainer.v1.sampler": "a step's episodes are awaited and counted by verl.max_failed_share",
+}
+"""Keys of verl whose work is done by our own code, and what to set in their place."""
+CORRECTION = "algorithm.rollout_correction"
+
 
 def lacks(config: Config) -> str:
     """The first thing that the settings ask for in vain, as a sentence; empty for none."""
-    return _unknown(config) or _uneven(config)
+    return _unknown(config) or _uneven(config) or _ignored(config)
 
 
 def _unknown(config: Config) -> str:
@@ -36,6 +45,29 @@ def _unknown(config: Config) -> str:
             f"ppo.probe_every ({ppo.probe_every})."
         )
     return ""
+
+
+def _ignored(config: Config) -> str:
+    """Among `verl.overrides`: what verl would do where our groups and advantages stand."""
+    told = dict(_pair(text) for text in config.verl.overrides)
+    for key, instead in IGNORED.items():
+        found = [name for name in told if f"{name}.".startswith(f"{key}.") and told[name] not in NO]
+        if found:
+            return f"{found[0]} among verl.overrides has no effect here; {instead}."
+    if told.get(f"{CORRECTION}.bypass_mode") in NO:
+        for name in ("rollout_is", "rollout_rs"):
+            if told.get(f"{CORRECTION}.{name}") not in NO:
+                return (
+                    f"{CORRECTION}.{name} among verl.overrides has no effect here without "
+                    f"{CORRECTION}.bypass_mode=True; leave it out, or add that."
+                )
+    return ""
+
+
+def _pair(text: str) -> tuple[str, str | None]:
+    """Key and value of one of Hydra's overrides, as far as words go."""
+    key, _, value = text.partition("=")
+    return key.lstrip("+~"), value.strip().strip("'\"").lower()
 
 
 def _uneven(config: Config) -> str:

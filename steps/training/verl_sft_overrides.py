@@ -45,7 +45,7 @@ class SFTPlan:
 def to_verl_overrides(
     config: Config, plan: SFTPlan, *, resume_from: Path | None = None
 ) -> list[str]:
-    """Hydra overrides of `verl.trainer.sft_trainer`; `verl.overrides` come last and win.
+    """Hydra overrides of `verl.trainer.sft_trainer`; `verl.sft_overrides` come last and win.
 
     `resume_from` is a directory `global_step_<n>`; None begins, whatever lies in `plan.directory`.
     """
@@ -56,7 +56,7 @@ def to_verl_overrides(
     return [
         *model_overrides(config, "model", plan.model_dir, plan.kernels),
         *(override(key, value) for key, value in pairs.items()),
-        *config.verl.overrides,
+        *config.verl.sft_overrides,
     ]
 
 

@@ -200,6 +200,13 @@ def test_a_refused_override_is_quoted_without_its_password(override: str) -> Non
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["verl.overrides=[a.b=1]", "verl.overrides=a.b=1"])
+def test_a_value_with_an_equals_sign_is_to_be_quoted(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"stands in quotes, for example .*=\['a.b=1'\]"):
+        compose(overrides=[text])
+    assert compose(overrides=["verl.overrides=['a.b=1']"]).verl.overrides == ["a.b=1"]
+
+
 def test_plain_values_are_shown_without_passwords() -> None:
     config = compose(overrides=["tracking.uri=http://u:p@host", "verl.overrides=['a=s3://u@b/c']"])
     assert config.tracking.uri == "http://u:p@host"

@@ -122,6 +122,7 @@ def test_a_fingerprint_knows_who_trained_and_with_which_overrides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backends, "installed", lambda: {"verl": "0.9.1"})
-    settings = config(verl=VerlSection(overrides=["a=1", "b=2"]))
-    assert signature(settings, "local") == "local"
-    assert signature(settings, "verl") == "verl 0.9.1 a=1 b=2"
+    settings = config(verl=VerlSection(overrides=["a=1", "b=2"], sft_overrides=["c=3"]))
+    assert signature(settings, "ppo", "local") == "local"
+    assert signature(settings, "ppo", "verl") == "verl 0.9.1 a=1 b=2"
+    assert signature(settings, "sft", "verl") == "verl 0.9.1 c=3"

@@ -163,6 +163,10 @@ def test_each_round_of_self_play_has_a_key(key: Key) -> None:
     assert first != second
 
 
+NAMES = {"sft_train": "verl.sft_overrides", "ppo_train": "verl.overrides"}
+OTHER = {"sft_train": "verl.overrides", "ppo_train": "verl.sft_overrides"}
+
+
 @pytest.mark.parametrize("stage", TRAINERS)
 def test_who_trains_and_with_what_of_its_own_moves_the_key(
     stage: str, key: Key, monkeypatch: pytest.MonkeyPatch
@@ -171,5 +175,7 @@ def test_who_trains_and_with_what_of_its_own_moves_the_key(
     monkeypatch.setattr(STAGES[stage], "choose_backend", lambda config, of: "verl")
     for version, overrides in (("0.9.1", []), ("0.9.2", []), ("0.9.2", ["trainer.x=1"])):
         monkeypatch.setattr(backends, "installed", lambda version=version: {"verl": version})
-        found.append(key(stage, settings({"verl.overrides": overrides})))
+        found.append(key(stage, settings({NAMES[stage]: overrides})))
     assert len(set(found)) == 4
+    other = key(stage, settings({NAMES[stage]: overrides, OTHER[stage]: ["a=1"]}))
+    assert other == found[-1]

@@ -55,7 +55,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def settings(**sft: Any) -> Config:
     config = toy_config()
     config.verl.strategy = "fsdp2"
-    config.verl.overrides = ["trainer.device=cpu", FLOAT32]
+    config.verl.sft_overrides = ["trainer.device=cpu", FLOAT32]
     chosen = {
         "optimizer": "adamw",
         "probe_puzzles": 0,

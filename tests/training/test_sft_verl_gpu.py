@@ -42,7 +42,7 @@ def on_gpu(*, gpus: int = 1, strategy: str = "fsdp", **sft: Any) -> Config:
     config = settings(**sft)
     config.device = "cuda"
     config.verl.n_gpus_per_node, config.verl.strategy = gpus, strategy
-    config.verl.overrides = []
+    config.verl.sft_overrides = []
     return config
 
 

@@ -152,6 +152,29 @@ def test_parallelism_that_does_not_fit_is_told(verl: dict[str, Any], message: st
     assert re.search(message, lacks(replace(config, verl=replace(config.verl, **verl))))
 
 
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (["algorithm.use_kl_in_reward=True"], "use_kl_in_reward .* no effect.*set ppo.kl_coef"),
+        (["algorithm.filter_groups.enable=true"], "filter_groups.enable .*set ppo.filter_ratio"),
+        (["+trainer.v1.sampler.x=1"], "trainer.v1.sampler.x among verl.overrides has no effect"),
+        (["algorithm.rollout_correction.rollout_is=token"], "rollout_is .* without .*bypass_mode"),
+        (["algorithm.use_kl_in_reward=False", "algorithm.filter_groups.enable=False"], "^$"),
+        (
+            [
+                "algorithm.rollout_correction.rollout_is=token",
+                "algorithm.rollout_correction.bypass_mode=True",
+            ],
+            "^$",
+        ),
+        (["algorithm.rollout_correction.rollout_is=null"], "^$"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(told: list[str], message: str) -> None:
+    config = config_of("paper")
+    assert re.search(message, lacks(replace(config, verl=replace(config.verl, overrides=told))))
+
+
 def test_adapters_are_the_actors_alone() -> None:
     config = config_of("paper")
     config = replace(config, model=replace(config.model, lora_rank=8))

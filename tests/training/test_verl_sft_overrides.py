@@ -80,8 +80,11 @@ def test_what_is_never_done_is_minus_one() -> None:
     assert found["data.val_files"] == "null"
 
 
+OWN = ["verl.sft_overrides=['engine.x=1','+y=[a,b]']", "verl.overrides=['critic.x=1']"]
+
+
 def test_a_users_overrides_come_last_and_verbatim() -> None:
-    config = compose(profile="single_gpu", overrides=["verl.overrides=['engine.x=1','+y=[a,b]']"])
+    config = compose(profile="single_gpu", overrides=OWN)
     assert to_verl_overrides(config, plan(config))[-2:] == ["engine.x=1", "+y=[a,b]"]
 
 
