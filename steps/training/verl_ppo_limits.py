@@ -72,6 +72,11 @@ def _pair(text: str) -> tuple[str, str | None]:
 
 def _uneven(config: Config) -> str:
     ppo, verl = config.ppo, config.verl
+    if verl.nnodes > 1 and not verl.ray_address:
+        return (
+            f"verl.nnodes={verl.nnodes} needs a Ray cluster of that many hosts; start one and set "
+            "verl.ray_address, or set verl.nnodes=1."
+        )
     num_gpus, episodes = verl.n_gpus_per_node * verl.nnodes, ppo.env_groups * ppo.group_size
     for name in ("tensor_parallel_size", "sequence_parallel_size"):
         if num_gpus % getattr(verl, name):

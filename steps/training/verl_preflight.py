@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conf.schema import Config
 from steps.errors import ConfigError, EnvironmentIdError
@@ -53,7 +53,9 @@ class Estimate:
     """Memory of one GPU while it trains, in bytes."""
 
     states: int
-    """Weights, gradients and Adam's moments in float32: this GPU's share."""
+    """Weights and Adam's moments in float32, between updates too: this GPU's share."""
+    gradients: int
+    """In float32, which verl frees after an update."""
     working: int
     """Weights in bfloat16, gathered while a layer is used."""
     activations: int
@@ -61,11 +63,13 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        return self.states + self.working + self.activations + self.logits + CONTEXT_BYTES
+        parts = self.states, self.gradients, self.working, self.activations, self.logits
+        return sum(parts) + CONTEXT_BYTES
 
     def __str__(self) -> str:
         parts = {
-            "weights, gradients and optimizer": self.states,
+            "weights and optimizer": self.states,
+            "gradients": self.gradients,
             "weights in use": self.working,
             "activations": self.activations,
             "logits": self.logits,
@@ -85,7 +89,8 @@ def estimate(config: Config, size: ModelSize, *, num_gpus: int, tokens: int) -> 
     per_unit = size.parameters // max(1, size.layers) + 2 * size.vocab * size.hidden
     layers_kept = 1 if config.verl.gradient_checkpointing else size.layers
     return Estimate(
-        states=(4 * size.parameters + 12 * trained) // num_gpus,
+        states=(4 * size.parameters + 8 * trained) // num_gpus,
+        gradients=4 * trained // num_gpus,
         working=2 * min(size.parameters, 2 * per_unit),
         activations=tokens * size.hidden * (LAYER_BYTES * layers_kept + 2 * size.layers),
         logits=tokens * size.vocab * LOGIT_BYTES,
@@ -99,7 +104,10 @@ def check_sft(config: Config, machine: Machine, size: ModelSize, *, tokens: int)
     check_versions(machine, FOR_SFT)
     if num_gpus > 1:
         check_shared_memory(machine, SHARED_MEMORY_NCCL)
-    check_memory(machine, num_gpus, estimate(config, size, num_gpus=num_gpus, tokens=tokens))
+    need = estimate(config, size, num_gpus=num_gpus, tokens=tokens)
+    check_memory(machine, num_gpus, need)
+    if config.verl.offload:
+        check_host_memory(machine, need.states * num_gpus)
 
 
 def check_ppo(config: Config, machine: Machine, size: ModelSize, *, tokens: int) -> None:
@@ -114,11 +122,22 @@ def check_ppo(config: Config, machine: Machine, size: ModelSize, *, tokens: int)
     check_gpus(machine, num_gpus, config)
     check_cpus(machine, num_gpus)
     check_shared_memory(machine, SHARED_MEMORY_PPO)
-    need = estimate(config, size, num_gpus=num_gpus * config.verl.nnodes, tokens=tokens)
-    models = 2 if config.ppo.use_critic and config.ppo.advantage != "grpo" else 1
-    at_rest = 0 if config.verl.offload else models * need.states
-    check_memory(machine, num_gpus, need, also=at_rest - need.states if at_rest else 0)
-    _check_vllm(machine, config, at_rest)
+    needs = {"actor": estimate(config, size, num_gpus=num_gpus, tokens=tokens)}
+    if config.ppo.use_critic and config.ppo.advantage != "grpo":
+        whole = replace(config, model=replace(config.model, lora_rank=0))  # it has no adapters
+        needs["critic"] = replace(  # and tells one number a token
+            estimate(whole, size, num_gpus=num_gpus, tokens=tokens), logits=0
+        )
+    kept = sum(need.states for need in needs.values())
+    at_rest = 0 if config.verl.offload else kept
+    for name, need in needs.items():
+        also = max(0, at_rest - need.states)
+        check_memory(machine, num_gpus, need, name=name, also=also)
+    _check_vllm(machine, config, size, at_rest)
+    # The reference of the KL term stays in host memory; an actor with adapters is its own.
+    has_reference = config.ppo.kl_coef > 0 and config.model.lora_rank == 0
+    in_host = 4 * size.parameters if has_reference else 0
+    check_host_memory(machine, in_host + (kept * num_gpus if config.verl.offload else 0))
 
 
 def check_architecture(model_config: object) -> None:
@@ -186,23 +205,51 @@ def check_shared_memory(machine: Machine, wanted: int) -> None:
         )
 
 
-def check_memory(machine: Machine, num_gpus: int, need: Estimate, *, also: int = 0) -> None:
-    """Raise where one of the GPUs to be used has less than `need` and `also` bytes free."""
+def check_memory(
+    machine: Machine, num_gpus: int, need: Estimate, *, name: str = "model", also: int = 0
+) -> None:
+    """Raise where one of the GPUs to be used has less than `need` and `also` bytes free.
+
+    `also` are the states of the model that isn't trained meanwhile.
+    """
     for index, gpu in enumerate(machine.gpus[:num_gpus]):
         if need.total + also > gpu.free:
-            beside = f" and {also / GIB:.1f} GiB of the critic's states" if also else ""
+            other = "actor" if name == "critic" else "critic"
+            beside = f" and {also / GIB:.1f} GiB of the {other}'s states" if also else ""
             raise ConfigError(
-                f"training needs about {need}{beside} on each of {num_gpus} GPUs, and GPU {index} "
-                f"({gpu.name}) has {gpu.free / GIB:.1f} GiB free of {gpu.total / GIB:.1f}: lower "
-                "verl.max_tokens_per_gpu, take more GPUs (verl.n_gpus_per_node), train an adapter "
-                "(model.lora_rank=64), or end what else runs there."
+                f"training the {name} needs about {need}{beside} on each of {num_gpus} GPUs, and "
+                f"GPU {index} ({gpu.name}) has {gpu.free / GIB:.1f} GiB free of "
+                f"{gpu.total / GIB:.1f}: lower verl.max_tokens_per_gpu, take more GPUs "
+                "(verl.n_gpus_per_node), train an adapter (model.lora_rank=64; a critic is trained "
+                "whole), set verl.offload=true, or end what else runs there."
             )
 
 
-def _check_vllm(machine: Machine, config: Config, at_rest: int) -> None:
-    """vLLM takes its share while the trainer's weights and optimizer stay where they are."""
+def check_host_memory(machine: Machine, needed: int) -> None:
+    """Raise where the host can't hold what is kept there."""
+    if needed > machine.memory:
+        raise ConfigError(
+            f"verl would keep {needed / GIB:.1f} GiB in host memory (weights and optimizers with "
+            "verl.offload, the reference model with ppo.kl_coef), and "
+            f"{machine.memory / GIB:.1f} GiB are available: raise resources.*.memory, or keep "
+            "less there."
+        )
+
+
+def _check_vllm(machine: Machine, config: Config, size: ModelSize, at_rest: int) -> None:
+    """vLLM takes its share while the trainer's weights and optimizer stay where they are.
+
+    Its weights in bfloat16 must fit in, with room for a KV cache that isn't counted here.
+    """
     share = config.verl.gpu_memory_utilization
+    weights = 2 * size.parameters // config.verl.tensor_parallel_size
     for index, gpu in enumerate(machine.gpus[: config.verl.n_gpus_per_node]):
+        if share * gpu.total < weights:
+            raise ConfigError(
+                f"vLLM's weights are {weights / GIB:.1f} GiB a GPU, and its share of GPU {index} "
+                f"(verl.gpu_memory_utilization={share:g}) is {share * gpu.total / GIB:.1f} GiB: "
+                "raise it, or have more GPUs share a copy (verl.tensor_parallel_size)."
+            )
         if share * gpu.total + at_rest + CONTEXT_BYTES > gpu.free:
             raise ConfigError(
                 f"vLLM takes {share:.0%} of GPU {index} (verl.gpu_memory_utilization), "

@@ -145,6 +145,8 @@ def test_the_best_may_be_kept_where_each_probe_has_its_checkpoint() -> None:
         ({"n_gpus_per_node": 4, "tensor_parallel_size": 3}, "doesn't divide its 4 GPUs"),
         ({"n_gpus_per_node": 3}, r"number of ranks \(3\)"),
         ({"max_tokens_per_gpu": 1000}, "can't hold a sequence"),
+        ({"nnodes": 2}, "nnodes=2 needs a Ray cluster .*verl.ray_address"),
+        ({"nnodes": 2, "ray_address": "auto"}, "^$"),
     ],
 )
 def test_parallelism_that_does_not_fit_is_told(verl: dict[str, Any], message: str) -> None:
