@@ -85,14 +85,16 @@ def check_backends(config: Config) -> None:
     """What can be said of both trainers before any work; raises `ConfigError`.
 
     Tasks of a local run are processes of this machine, so that it must have GPUs and libraries,
-    too; what memory they need is judged by the step.
+    too; what memory they need is judged by the step. PPO on a Ray cluster (`verl.ray_address`) has
+    that one's GPUs.
     """
     for stage, libraries in (("sft", FOR_SFT), ("ppo", tuple(NEEDED))):
         check_backend(config, stage)
         if config.cluster == "local" and choose_backend(config, stage) == "verl":
             seen = (Gpu(name="by its device file", total=0, free=0),) * visible_gpus()
             here = Machine(gpus=seen, versions=installed())
-            check_gpus(here, 1, config)
+            if stage == "sft" or not config.verl.ray_address:
+                check_gpus(here, 1, config)
             check_versions(here, libraries)
 
 

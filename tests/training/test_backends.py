@@ -12,6 +12,7 @@ from conf.schema import Config, ModelSection, SFTSection, VerlSection
 from steps.errors import ConfigError
 from steps.training import backends
 from steps.training.backends import Facts, check_backends, choose_backend, signature
+from steps.training.verl_preflight import NEEDED
 
 LARGE = Facts(parameters=500_000_000, gpus=1, has_verl=True)
 PRETRAINED = ModelSection(path="owner/name", from_scratch=False)
@@ -103,6 +104,23 @@ def test_what_ppo_by_verl_lacks_is_refused_when_the_run_starts() -> None:
     found = conf.compose(model="tiny_llama", overrides=overrides)
     with pytest.raises(ConfigError, match="ppo by verl: it learns sampled tokens alone"):
         check_backends(found)
+
+
+def test_ppo_on_a_ray_cluster_needs_no_gpu_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backends, "visible_gpus", lambda: 0)
+    monkeypatch.setattr(backends, "installed", lambda: dict(NEEDED))
+    overrides = ["sft.backend=local", "ppo.backend=verl", "device=auto"]
+    model = "qwen2.5-0.5b"
+    alone = conf.compose(profile="single_gpu", model=model, overrides=overrides)
+    with pytest.raises(ConfigError, match="needs a CUDA GPU"):
+        check_backends(alone)
+    overrides.append("verl.ray_address=10.0.0.1:6379")
+    check_backends(conf.compose(profile="single_gpu", model=model, overrides=overrides))
+    overrides.append("sft.backend=verl")  # finetuning is of this machine
+    with pytest.raises(ConfigError, match="needs a CUDA GPU"):
+        check_backends(conf.compose(profile="single_gpu", model=model, overrides=overrides))
 
 
 def test_a_local_run_needs_a_gpu_when_it_starts_and_one_on_a_cluster_doesnt(
