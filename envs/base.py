@@ -8,6 +8,7 @@ what the world would do next, and an optimal move.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -151,6 +152,31 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     def oracle(self, actions_left: int | None = None) -> str | None:
         """An optimal next action with `actions_left` actions to go; None where no solver exists."""
         return None
+
+    def oracle_plan(self, actions_left: int, turns_left: int, per_turn: int) -> tuple[str, ...]:
+        """An optimal answer for a player who sees the state once a turn; empty without an oracle.
+
+        One action where the turns suffice for all that are left. Else as many of the oracle's as a
+        turn may hold, played ahead on a copy of the game as far as nothing is left to luck; a game
+        of luck overrides this where it knows the best plan to play blind.
+        """
+        playable = min(actions_left, turns_left * per_turn)
+        action = self.oracle(playable)
+        if action is None:
+            return ()
+        plan = [action]
+        if turns_left >= actions_left:
+            return (action,)
+        ahead = copy.deepcopy(self)
+        while len(plan) < min(per_turn, playable) and len(ahead.possible_next(plan[-1:])) == 1:
+            _, _, terminated, truncated, _ = ahead.step(plan[-1])
+            if terminated or truncated:
+                break
+            action = ahead.oracle(playable - len(plan))
+            if action is None:
+                break
+            plan.append(action)
+        return tuple(plan)
 
     def puzzle_hash(self) -> str:
         """16 hexadecimal digits of SHA-256 over `state_key`: the same in every process.

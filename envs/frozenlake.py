@@ -30,7 +30,7 @@ from envs.base import (
     TextSpace,
 )
 from envs.errors import EnvironmentConfigError, unknown_name
-from envs.tabular import TabularWorld, solve
+from envs.tabular import BlindPlay, TabularWorld, solve
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 """In Gymnasium's order, where the two neighbours of an action are perpendicular to it."""
@@ -199,6 +199,13 @@ class FrozenLake(TextEnv):
         planned = max(16, 1 << (horizon - 1).bit_length())
         return ACTIONS[_best_actions(self._lake, self._chances, planned)[horizon][self._cell]]
 
+    def oracle_plan(self, actions_left: int, turns_left: int, per_turn: int) -> tuple[str, ...]:
+        """See `TextEnv`; on slippery ice the plan whose value is the ceiling."""
+        if per_turn == 1 or turns_left >= actions_left or len(self._chances) == 1:
+            return super().oracle_plan(actions_left, turns_left, per_turn)
+        play = _blind_play(self._lake, self._chances, per_turn)
+        return tuple(ACTIONS[index] for index in play.plan(self._cell, actions_left, turns_left))
+
     def tabular_world(self) -> TabularWorld:
         """The lake as tables; a state is a cell."""
         return _tabulate(self._lake, self._chances)
@@ -326,6 +333,11 @@ def _best_actions(
     """[actions left][cell] -> index of the best action."""
     actions: list[list[int]] = solve(_tabulate(lake, chances), horizon).action_HS.tolist()
     return actions
+
+
+@lru_cache(maxsize=256)
+def _blind_play(lake: Lake, chances: Sequence[tuple[int, float]], per_turn: int) -> BlindPlay:
+    return BlindPlay(_tabulate(lake, chances), per_turn)
 
 
 def _lake_from_rows(rows: Sequence[str]) -> Lake:

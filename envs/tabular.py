@@ -81,22 +81,72 @@ def best_success(
     """Success probability of the best player under the budget; None is no limit."""
     if max_turns is None or max_turns >= max_actions:
         return float(solve(world, max_actions).value_HS[-1, world.start])
-    per_turn = min(max_actions_per_turn or max_actions, max_actions)
-    value_BS = np.tile(world.success_S.astype(np.float64), (max_actions + 1, 1))
-    for _ in range(max_turns):
-        value_BS = _with_one_more_turn(world, value_BS, per_turn)
-    return float(value_BS[-1, world.start])
+    play = BlindPlay(world, max_actions_per_turn or max_actions)
+    return float(play.values(max_actions, max_turns)[-1, world.start])
 
 
-def _with_one_more_turn(world: TabularWorld, value_BS: Floats, per_turn: int) -> Floats:
-    """Values (B: actions left) with one more turn to go; a turn may also use fewer actions."""
-    longest = len(value_BS) - 1
-    more_BS = value_BS.copy()
-    for kept, later_S in enumerate(value_BS):
-        plays = _blind_values(world.transition_ASS, later_S, min(per_turn, longest - kept))
-        for played, value_S in enumerate(plays, start=1):
-            np.maximum(more_BS[kept + played], value_S, out=more_BS[kept + played])
-    return more_BS
+class BlindPlay:
+    """Optimal play of several actions a turn, planned from the state that the turn begins with."""
+
+    def __init__(self, world: TabularWorld, per_turn: int) -> None:
+        self.world, self.per_turn = world, per_turn
+        self._values_TBS: list[Floats] = []
+        """For 0, 1, .. turns; B counts the actions that are left."""
+
+    def values(self, max_actions: int, turns: int) -> Floats:
+        """Success probability for up to `max_actions` actions (B) in so many turns."""
+        known = self._values_TBS
+        if not known or len(known[0]) <= max_actions:
+            won_S = self.world.success_S.astype(np.float64)
+            known[:] = [np.tile(won_S, (max_actions + 1, 1))]
+        while len(known) <= turns:
+            known.append(self._with_one_more_turn(known[-1]))
+        return known[turns][: max_actions + 1]
+
+    def plan(self, state: int, actions_left: int, turns_left: int) -> tuple[int, ...]:
+        """The best actions for the turn that begins here: 1 to `per_turn` of them, at least one.
+
+        Among equals the plan after which fewer turns suffice, then the shorter one.
+        """
+        self.values(actions_left, turns_left)
+        tables_TBS = self._values_TBS[:turns_left]
+        best: tuple[float, float, tuple[int, ...]] = (-1.0, -1.0, ())
+        for length in range(1, min(self.per_turn, actions_left) + 1):
+            later_TS = [table_BS[actions_left - length] for table_BS in tables_TBS]
+            for value, haste, actions in self._plans(state, later_TS, length):
+                is_better = value > best[0] + _TIE
+                if is_better or (value >= best[0] - _TIE and haste > best[1] + _TIE):
+                    best = value, haste, actions
+        return best[2]
+
+    def _plans(
+        self, state: int, later_TS: list[Floats], length: int
+    ) -> Iterator[tuple[float, float, tuple[int, ...]]]:
+        """Value with the turns that are left, sum of those with fewer, and the actions."""
+        transition_ASS, num_actions = self.world.transition_ASS, len(self.world.transition_ASS)
+        later_S, haste_S = later_TS[-1], np.sum(later_TS, axis=0)
+        reached_NS = np.eye(len(later_S))[state][None]
+        plans: list[tuple[int, ...]] = [()]
+        for _ in range(length):
+            ahead = np.concatenate([reached_NS @ step_SS for step_SS in transition_ASS])
+            longer = [(*plan, action) for action in range(num_actions) for plan in plans]
+            # Plans that lead to the same chances are one plan: far fewer than all are different.
+            _, kept = np.unique(ahead.round(12), axis=0, return_index=True)
+            reached_NS, plans = ahead[kept], [longer[index] for index in kept]
+        yield from zip(
+            (reached_NS @ later_S).tolist(), (reached_NS @ haste_S).tolist(), plans, strict=True
+        )
+
+    def _with_one_more_turn(self, value_BS: Floats) -> Floats:
+        """Values with one more turn to go; a turn may also use fewer actions."""
+        longest = len(value_BS) - 1
+        more_BS = value_BS.copy()
+        for kept, later_S in enumerate(value_BS):
+            length = min(self.per_turn, longest - kept)
+            plays = _blind_values(self.world.transition_ASS, later_S, length)
+            for played, value_S in enumerate(plays, start=1):
+                np.maximum(more_BS[kept + played], value_S, out=more_BS[kept + played])
+        return more_BS
 
 
 def _blind_values(transition_ASS: Floats, later_S: Floats, length: int) -> Iterator[Floats]:

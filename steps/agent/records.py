@@ -158,14 +158,12 @@ class PolicyRequest:
     """True state in the format of `<observation>`; for policies that aren't language models."""
     action_names: tuple[str, ...] | None = None
     """The environment's action list, None where any string may be an action."""
-    oracle: Callable[[int], str | None] | None = None
-    """`oracle(actions_left)`: an optimal next action, or None where no solver exists."""
+    oracle: Callable[[], tuple[str, ...]] | None = None
+    """The actions of an optimal answer; none where no solver exists."""
     sample_action: Callable[[int], str] | None = None
     """`sample_action(seed)`: a random action of the environment's own action space."""
     predict: Callable[[tuple[str, ...]], Mapping[str, float]] | None = None
     """Predictions that could come true after these actions -> probability."""
-    actions_left: int = 0
-    """Actions that the episode's budget still allows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

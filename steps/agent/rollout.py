@@ -203,8 +203,6 @@ class Episode:
             oracle=self._oracle,
             sample_action=self._sample_action,
             predict=self._predict,
-            # Turns may run out before the budget does.
-            actions_left=min(self.actions_left, per_turn * (settings.max_turns - index)),
         )
         return self.request
 
@@ -346,8 +344,10 @@ class Episode:
         return self.teller.predict(actions)
 
     @names_the_game
-    def _oracle(self, actions_left: int | None = None) -> str | None:
-        return self.world.oracle(actions_left)
+    def _oracle(self) -> tuple[str, ...]:
+        settings = self.settings
+        turns_left = settings.max_turns - len(self.turns)
+        return self.world.oracle_plan(self.actions_left, turns_left, settings.max_actions_per_turn)
 
     @names_the_game
     def _sample_action(self, seed: int) -> str:

@@ -61,7 +61,7 @@ def make_policy(spec: PolicySpec) -> Policy:
     if spec.kind == "oracle":
         from steps.policies.oracle import OraclePolicy
 
-        return OraclePolicy()
+        return OraclePolicy(separator=spec.separator)
     if spec.kind == "scripted":
         from steps.policies.scripted import ScriptedPolicy
 

@@ -1,7 +1,8 @@
-"""Plays the environment's own optimal action, one in each answer.
+"""Plays the environment's own optimal answers (`TextEnv.oracle_plan`).
 
 One action a turn is the best that any policy can do when turns are no tighter than actions. Where
-they are, the exact ceiling (`envs.solvers`) also weighs plans of several actions, played blind.
+they are, an answer holds several, and in a world of luck they are the plan, played blind, by which
+the exact ceiling (`envs.solvers`) is defined.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ class OraclePolicy:
 
     name = "oracle"
 
+    def __init__(self, *, separator: str = "||") -> None:
+        self.separator = separator
+
     def complete(self, requests: Sequence[PolicyRequest], sampling: Sampling) -> list[Completion]:
         """Raises `ConfigError` where the environment has no solver."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: PolicyRequest) -> Completion:
-        action = None if request.oracle is None else request.oracle(request.actions_left)
-        if action is None:
+        actions = () if request.oracle is None else request.oracle()
+        if not actions:
             raise ConfigError(
                 "the policy 'oracle' was asked for an action, but this environment's oracle() "
                 "gives none; choose another policy, or give the environment a solver."
             )
-        return Completion(text=written(request, (action,), separator="||"))
+        return Completion(text=written(request, actions, separator=self.separator))

@@ -22,6 +22,7 @@ from steps.agent.records import (
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
 from steps.agent.splice import write_response
 from steps.errors import ConfigError
+from steps.policies.oracle import OraclePolicy
 from steps.policies.random_policy import RandomPolicy
 from steps.policies.scripted import ScriptedPolicy
 from tests.agent.worlds import Corridor, Echo, corridor
@@ -167,10 +168,13 @@ def test_an_answer_may_hold_no_more_actions_than_the_budget() -> None:
     assert episode.stop_reason is StopReason.ACTION_BUDGET
 
 
-def test_baselines_see_no_more_actions_than_the_turns_allow() -> None:
-    policy = ScriptedPolicy([answer("Left"), answer("Right")])
-    play(policy, rules(max_turns=3, max_actions=100))
-    assert [batch[0].actions_left for batch in policy.batches] == [3, 2, 1]
+def test_the_oracle_counts_no_more_actions_than_the_turns_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(Corridor, "oracle", lambda _, left: asked.append(left) or "?")
+    play(OraclePolicy(), rules(max_turns=3, max_actions=100))
+    assert asked == [3, 2, 1]
 
 
 @pytest.mark.parametrize(("lenient", "played"), [(True, ["Right"]), (False, [])])

@@ -51,10 +51,9 @@ def request(**kwargs: Any) -> PolicyRequest:
         "max_actions": 1,
         "observation_truth": "S",
         "action_names": NAMES,
-        "oracle": lambda actions_left: "Up" if actions_left == 3 else "Down",
+        "oracle": lambda: ("Up",),
         "sample_action": draw,
         "predict": predict,
-        "actions_left": 3,
     }
     return PolicyRequest(**fields | kwargs)
 
@@ -66,17 +65,18 @@ def text_of(policy: Any, **kwargs: Any) -> str:
     return completion.text
 
 
-def test_the_oracle_writes_true_states_and_the_best_action_for_what_is_left() -> None:
+def test_the_oracle_writes_true_states_and_the_games_optimal_actions() -> None:
     assert text_of(OraclePolicy()) == (
         "<think><observation>S</observation><prediction>after Up</prediction></think>"
         "<answer>Up</answer>"
     )
-    assert text_of(OraclePolicy(), actions_left=1, response_format=ResponseFormat.PLAIN) == (
-        "<think></think><answer>Down</answer>"
-    )
+    plan = {"oracle": lambda: ("Up", "Down"), "response_format": ResponseFormat.PLAIN}
+    for separator in ("||", ";"):
+        policy = make_policy(PolicySpec(kind="oracle", separator=separator))
+        assert text_of(policy, **plan) == f"<think></think><answer>Up {separator} Down</answer>"
 
 
-@pytest.mark.parametrize("oracle", [None, lambda actions_left: None])
+@pytest.mark.parametrize("oracle", [None, lambda: ()])
 def test_the_oracle_refuses_a_world_without_solver(oracle: Any) -> None:
     with pytest.raises(ConfigError, match="'oracle' was asked for an action"):
         text_of(OraclePolicy(), oracle=oracle)
