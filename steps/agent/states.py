@@ -1,9 +1,11 @@
 """Reads states in words: the board's cells, the entities and their places. Takes any text.
 
 Two kinds of text are understood, alone or one below the other. A board is two or more lines of one
-length. Coordinates are clauses such as `Player (P) is at (2,1); holes (O) are at (0,1), (3,3).`: a
-name, perhaps its symbol, and one or more places. Where a state has coordinates, its entities are
-theirs; of a bare board they are the symbols that are neither floor nor wall.
+length, or one line in which strokes open the rows: `| . 1 | 2 . `. Coordinates are clauses such as
+`Player (P) is at (2,1); holes (O) are at (0,1), (3,3).`: a name, perhaps its symbol, and one or
+more places. Where a state has coordinates, its entities are theirs; of a bare board they are the
+symbols that are neither floor nor wall. A stroked board's symbols always count: what stands below
+it names the empty cells alone.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ Entities = Counter[tuple[str, int, int]]
 PLACE = re.compile(r"\(\s*(\d{1,6})\s*,\s*(\d{1,6})\s*\)")
 BACKGROUND = frozenset("_.# |")
 """Floor, wall and what stands between cells: they never move, and they outnumber all else."""
+_STROKED = re.compile(r"(?:\|(?: [^\s|])+ ?){2,}")
 _CLAUSE_END = re.compile(r"[;\n]|\.(?:\s|$)")
 _SYMBOL = re.compile(r"\(([^\s()\d,])\)")
 _PLURAL = re.compile(r"((?<=x)e)?s$")
@@ -44,10 +47,11 @@ def split_states(text: str, separator: str) -> list[str]:
 def board_rows(state: str) -> tuple[str, ...]:
     """The rows of the board that a state begins with; empty where it begins with none.
 
-    A board is two or more lines of equal length before the first line with a parenthesis: in all
-    state formats the coordinates follow the board and are the first to have one.
+    They stand before the first line with a parenthesis: in all state formats the coordinates
+    follow the board and are the first to have one. Those of a stroked board hold no blanks.
     """
-    rows = [line.rstrip() for line in _before_coordinates(state)]
+    lines = _before_coordinates(state)
+    rows = _between_strokes(lines) if _is_stroked(lines) else [line.rstrip() for line in lines]
     return tuple(rows) if len(rows) > 1 and len(set(map(len, rows))) == 1 else ()
 
 
@@ -62,6 +66,8 @@ def right_cells(guess: str, truth: str) -> float | None:
         return None
     right = total = 0
     lines = guess.strip().split("\n")
+    if _is_stroked(_before_coordinates(truth)):
+        lines = _between_strokes(lines)
     for index, row in enumerate(rows):
         line = lines[index] if index < len(lines) else ""
         for column, symbol in enumerate(row):
@@ -78,9 +84,11 @@ def right_entities(guess: str, truth: str) -> float | None:
     So an entity that is missing, made up or misplaced costs as much. None where the truth names
     no entity.
     """
-    true = named_entities(truth)
-    found = named_entities(guess) if true else board_entities(guess)
-    true = true or (board_entities(truth) if board_rows(truth) else true)
+    true, stroked = named_entities(truth), _is_stroked(_before_coordinates(truth))
+    found = named_entities(guess) if true else Counter()
+    if stroked or (not true and board_rows(truth)):
+        true = true + board_entities(truth, stroked)
+        found = found + board_entities(guess, stroked)
     if not true:
         return None
     return (true & found).total() / max(true.total(), found.total())
@@ -106,11 +114,12 @@ def named_entities(state: str) -> Entities:
 
 
 @lru_cache(maxsize=4096)
-def board_entities(state: str) -> Entities:
+def board_entities(state: str, stroked: bool = False) -> Entities:
     """Symbols of the lines before the coordinates. Not to be changed, as above."""
+    lines = _before_coordinates(state)
     return Counter(
         (symbol, row, column)
-        for row, line in enumerate(_before_coordinates(state))
+        for row, line in enumerate(_between_strokes(lines) if stroked else lines)
         for column, symbol in enumerate(line)
         if symbol not in BACKGROUND
     )
@@ -120,6 +129,17 @@ def _before_coordinates(state: str) -> Sequence[str]:
     lines = state.strip().split("\n")
     end = next((index for index, line in enumerate(lines) if "(" in line), len(lines))
     return lines[:end]
+
+
+def _is_stroked(lines: Sequence[str]) -> bool:
+    """Whether they are a board on one line."""
+    return len(lines) == 1 and _STROKED.fullmatch(lines[0].rstrip()) is not None
+
+
+def _between_strokes(lines: Sequence[str]) -> list[str]:
+    """The rows on the first line, without blanks; what stands before the first stroke is one."""
+    rows = ["".join(row.split()) for line in lines[:1] for row in line.split("|")]
+    return rows[1:] if rows and not rows[0] else rows
 
 
 def _words(head: str) -> str:

@@ -4,8 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import envs
+from envs.base import COORDS, GRID, STATE_FORMATS, TextEnv
 from steps.agent.states import (
     board_entities,
+    board_rows,
     join_states,
     named_entities,
     right_cells,
@@ -14,7 +17,7 @@ from steps.agent.states import (
 )
 
 LAKE = "Player (P) is at (0,0); goal (G) is at (1,1); holes (O) are at (1,0), (0,1)."
-STATES = st.text(alphabet="P_O#G √(0,1;.)\nat is", max_size=60)
+STATES = st.text(alphabet="P_O#G √(0,1;.)|\nat is", max_size=60)
 
 
 def test_every_place_of_a_clause_is_an_entity_of_its_symbol() -> None:
@@ -63,6 +66,75 @@ def test_bare_boards_are_compared_by_what_stands_on_the_floor() -> None:
     assert right_entities("P_\nOG\nOO", "P_\nOG") == 3 / 5
     # Walls and floor, which count here, are nearly all of a board.
     assert right_cells("####\n#_P#\n#_X#\n####", room) == 14 / 16
+
+
+FOUR = "| 1 . | . 2 "
+"""Two rows of two, as Sudoku writes its board."""
+EMPTY = "Empty positions to be filled are at (1,2), (2,1)."
+
+
+def test_a_board_on_one_line_has_rows_between_its_strokes() -> None:
+    assert board_rows(FOUR) == board_rows(f"{FOUR}\n{EMPTY}") == ("1.", ".2")
+    assert board_entities(FOUR, stroked=True) == {("1", 0, 0): 1, ("2", 1, 1): 1}
+    assert right_cells("| 1 . | . 3 ", FOUR) == right_cells("|1.|.3", FOUR) == 3 / 4
+    assert right_cells("| 1 . ", FOUR) == 2 / 4
+    assert right_cells("1 . | . 2", FOUR) == 1.0
+    assert right_cells("", FOUR) == right_cells(EMPTY, FOUR) == 0.0
+    # A digit that is wrong is one missing and one made up: one of two is right, of two.
+    assert right_entities("| 1 . | . 3 ", FOUR) == 1 / 2
+    assert right_entities("| 1 4 | . 2 ", FOUR) == 2 / 3
+    assert right_entities("| . . | . . ", FOUR) == right_entities("", FOUR) == 0.0
+
+
+def test_digits_count_beside_the_empty_cells_below_them() -> None:
+    truth = f"{FOUR}\n{EMPTY}"
+    assert right_entities(truth, truth) == right_cells(truth, truth) == 1.0
+    assert right_entities(f"| 1 . | . 3 \n{EMPTY}", truth) == 3 / 4
+    assert right_entities(EMPTY, truth) == right_entities(FOUR, truth) == 2 / 4
+    assert right_entities(truth.replace("(2,1)", "(2,2)"), truth) == 3 / 4
+
+
+@pytest.mark.parametrize(
+    ("env_id", "size", "filled"), [("sudoku", 4, 10), ("sudoku_hard", 4, 6), ("sudoku_9x9", 9, 36)]
+)
+@pytest.mark.parametrize("state_format", STATE_FORMATS)
+def test_sudokus_states_have_shares(env_id: str, size: int, filled: int, state_format: str) -> None:
+    """The move that is made changes one cell; its digit is one entity more, in two formats one
+    empty cell fewer."""
+    game = envs.make(env_id).unwrapped
+    assert isinstance(game, TextEnv)
+    game.reset(seed=1)
+    before = game.describe(state_format)
+    game.step(str(game.oracle()))
+    after = game.describe(state_format)
+    cells, places = size * size, size * size - filled
+    assert right_cells(after, after) == (None if state_format == COORDS else 1.0)
+    assert right_entities(after, after) == 1.0
+    if state_format == GRID:
+        assert board_rows(after) == tuple(game.board_rows(after))
+        assert right_cells(before, after) == (cells - 1) / cells
+        assert right_entities(before, after) == filled / (filled + 1)
+    else:
+        assert right_entities(before, after) == (filled + places - 1) / cells
+
+
+@pytest.mark.parametrize(
+    "text", ["| one word | more words ", "| x | is 3", "| a b | c ", "|x-1| + |y|", "| 1 2 3 "]
+)
+def test_strokes_in_prose_make_no_board(text: str) -> None:
+    assert board_rows(text) == ()
+    assert right_cells(text, text) is None
+    assert right_entities("| . 1 | 2 . ", "| x | (1,2)") == 0.0
+
+
+@pytest.mark.parametrize("env_id", ["countdown", "metamathqa", "webshop", "bandit"])
+def test_games_without_a_board_have_no_share_of_cells(env_id: str) -> None:
+    game = envs.make(env_id).unwrapped
+    assert isinstance(game, TextEnv)
+    for seed in range(20):
+        state, _ = game.reset(seed=seed)
+        assert right_cells(state, state) is None
+        assert not board_rows(state)
 
 
 def test_states_that_name_nothing_have_no_share() -> None:
