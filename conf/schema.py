@@ -44,7 +44,8 @@ class PromptSection:
     prediction: str = "grid_coords"
     """State format that `<prediction>` must hold."""
     prediction_steps: str = "last"
-    """last (the state after all actions of an answer) | each (one state after each action)"""
+    """last (the state after all actions of an answer) | each (one state after each action; the last
+    stands for those that the end of the game leaves over, too)"""
     random_coords: bool = False
     """Draw the coordinates in every shown, observed and predicted state at random at each step."""
     lenient: bool = True

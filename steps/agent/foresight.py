@@ -1,7 +1,8 @@
 """What a turn could lead to, and the true prediction of it.
 
 The world is asked before the actions are played: afterwards it can't tell. A prediction is of the
-state after all of a turn's actions, or (`PromptSettings.predicts_each`) of those after each.
+state after all of a turn's actions, or (`PromptSettings.predicts_each`) of those after each, as
+many as the answer has actions: where play ends before its plan, the last state stands for the rest.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Foresight:
         self.teller, self.is_wanted = teller, is_wanted
         lengths = range(1, len(planned) + 1) if is_wanted else ()
         self.reached = [teller.reached(planned[:length]) for length in lengths]
+        self.predicts_each = teller.settings.predicts_each and len(self.reached) > 1
 
     def outcome(self, played: Played, present: str) -> tuple[str, dict[str, float]]:
         """The true prediction, and `Turn.possible_next`.
@@ -44,21 +46,31 @@ class Foresight:
             return present, {}
         if not transitions:
             return present, {present: 1.0}
-        if not teller.settings.predicts_each or len(self.reached) == 1:
-            # Where luck ended the game early it might have gone on: the whole plan counts. A time
-            # limit, of which the world knows nothing, cuts the plan whatever happens.
-            cut_short = transitions[-1].truncated and not transitions[-1].terminated
-            possible = self.reached[len(transitions) - 1 if cut_short else -1]
-            return present, teller.told(possible, teller.num_played)
-        truth = join_states(played.states, teller.settings.separator)
-        steps = self.reached[: len(transitions)]
+        steps = self._steps(transitions)
+        if not self.predicts_each:
+            return present, teller.told(steps[-1], teller.num_played)
+        states = [*played.states, *played.states[-1:] * (len(steps) - len(transitions))]
+        truth = join_states(states, teller.settings.separator)
         if all(len(step) == 1 for step in steps):
-            return truth, {teller.likeliest_path(steps, teller.num_played - len(steps)): 1.0}
+            return truth, {self._likeliest_path(transitions): 1.0}
         return truth, {truth: played.chance}
 
-    def likeliest(self, possible_next: Mapping[str, float], num_played: int) -> str:
-        """The likeliest of what the turn's `num_played` actions could have led to."""
-        if not self.teller.settings.predicts_each or num_played == 0:
+    def likeliest(self, possible_next: Mapping[str, float], played: Played) -> str:
+        """The likeliest of what the turn's actions could have led to."""
+        if not self.predicts_each or not played.transitions:
             return likeliest(possible_next)
-        steps, before = self.reached[:num_played], self.teller.num_played - num_played
-        return self.teller.likeliest_path(steps, before)
+        return self._likeliest_path(played.transitions)
+
+    def _steps(self, transitions: Sequence[Transition]) -> Sequence[Mapping[str, float]]:
+        """What could come of each beginning of the plan.
+
+        Where luck ended the game early it might have gone on: the whole plan counts. A time limit,
+        of which the world knows nothing, cuts the plan whatever happens.
+        """
+        is_cut = transitions[-1].truncated and not transitions[-1].terminated
+        end = len(transitions) if is_cut else len(self.reached)
+        return self.reached[:end] + [self.reached[end - 1]] * (len(self.reached) - end)
+
+    def _likeliest_path(self, transitions: Sequence[Transition]) -> str:
+        now = self.teller.num_played
+        return self.teller.likeliest_path(self._steps(transitions), now - len(transitions), now)

@@ -34,7 +34,10 @@ class PredictionSteps(StrEnum):
     LAST = "last"
     """The one after all the answer's actions."""
     EACH = "each"
-    """One after each action, a line that holds the separator between each two."""
+    """One after each action, a line that holds the separator between each two.
+
+    After the end of play nothing changes: its state stands for the actions that are left, too.
+    """
 
 
 class PromptStyle(StrEnum):
@@ -194,7 +197,8 @@ def _prediction_rule(settings: PromptSettings) -> str:
         return "Write the state that your answer leads to inside <prediction>"
     return (
         "Write the state after each action of your answer inside <prediction>, in order, with "
-        f"{settings.separator.strip()} on a line of its own between two states"
+        f"{settings.separator.strip()} on a line of its own between two states; where an action "
+        "ends the game, its state again for each action after it"
     )
 
 

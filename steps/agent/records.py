@@ -180,7 +180,8 @@ class Turn:
     prediction_truth: str
     """True state after all executed actions of the turn, in the prediction's format.
 
-    Where each step is predicted: the state after each of them (`Trajectory.prediction_separator`).
+    Where each step is predicted: the state after each action of the answer, the last one again for
+    those that the end of play left over (`Trajectory.prediction_separator`).
     """
     completion: Completion
     response: str

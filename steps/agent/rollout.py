@@ -231,7 +231,7 @@ class Episode:
         prediction_truth, possible_next = foresight.outcome(played, present)
         response = completion.text
         if self.splices:
-            likely = foresight.likeliest(possible_next, len(transitions))
+            likely = foresight.likeliest(possible_next, played)
             response = splice_truth(
                 response,
                 observation=request.observation_truth,

@@ -73,9 +73,17 @@ class Teller:
         steps = [self.reached(actions[: index + 1]) for index in range(len(actions))]
         return {self.likeliest_path(steps, self.num_played): 1.0}
 
-    def likeliest_path(self, steps: Sequence[Mapping[str, float]], num_played: int) -> str:
-        """The likeliest state after each of some actions, as one text."""
-        told = (self.told(step, num_played + 1 + index) for index, step in enumerate(steps))
+    def likeliest_path(
+        self, steps: Sequence[Mapping[str, float]], num_played: int, end: int | None = None
+    ) -> str:
+        """The likeliest state after each of some actions, as one text.
+
+        `end` is the count of executed actions after which play was over, if it is known: the
+        coordinates of later states are those of that one.
+        """
+        counts = (num_played + 1 + index for index in range(len(steps)))
+        played = (count if end is None else min(count, end) for count in counts)
+        told = (self.told(step, count) for step, count in zip(steps, played, strict=True))
         return join_states(map(likeliest, told), self.settings.separator)
 
     def _told(self, text: str, num_played: int) -> str:

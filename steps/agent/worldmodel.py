@@ -4,7 +4,8 @@ Every score is a mean over *all* turns of the answers that should hold state tag
 answer is a wrong one, never a missing one. What the model wrote is scored, not the text that
 entered the history (`Turn.parsed` is from before any splice). Besides whole states, the board's
 cells and the entities are compared (`steps.agent.states`); a prediction of several states is right
-as a whole, and its cells and entities are those of its states, one by one in order.
+as a whole, and its cells and entities are those of its states, one by one in order, a state too few
+or too many being wrong.
 
 In a world of chance the state that happened is one draw of several. A prediction is therefore
 scored three times: against the draw (`prediction_exact`), against the set of states that could
@@ -201,16 +202,20 @@ def _mean_share(
     truth: str,
     separator: str,
 ) -> float | None:
-    """Mean over the true states of the share that the guess has right; None without such a part."""
+    """Mean over the states of the share that the guess has right; None without such a part.
+
+    Over those of the longer list: a state too many is as wrong as one that is missing.
+    """
     if not separator:
         return share_right(guess or "", truth)
-    guesses = split_states(guess or "", separator)
-    shares = []
-    for index, state in enumerate(split_states(truth, separator)):
-        share = share_right(guesses[index] if index < len(guesses) else "", state)
-        if share is not None:
-            shares.append(share)
-    return sum(shares) / len(shares) if shares else None
+    guesses, states = split_states(guess or "", separator), split_states(truth, separator)
+    shares = [
+        share_right(guesses[index] if index < len(guesses) else "", state)
+        for index, state in enumerate(states)
+    ]
+    known = [share for share in shares if share is not None]
+    surplus = max(len(guesses) - len(states), 0)
+    return sum(known) / (len(known) + surplus) if known else None
 
 
 def chance_of(state: str, chances: Mapping[str, float]) -> float:

@@ -75,7 +75,7 @@ def test_what_ended_the_plan_says_how_much_of_it_counts(
     truth, possible_next = foresight.outcome(turn, "O___P")
     assert truth == "O___P"
     assert possible_next == pytest.approx(possible)
-    assert foresight.likeliest(possible_next, 2) == max(possible, key=lambda s: possible[s])
+    assert foresight.likeliest(possible_next, turn) == max(possible, key=lambda s: possible[s])
 
 
 def test_of_each_step_the_path_that_came_is_true_and_the_likeliest_one_is_taught() -> None:
@@ -85,7 +85,25 @@ def test_of_each_step_the_path_that_came_is_true_and_the_likeliest_one_is_taught
     truth, possible_next = foresight.outcome(turn, "OP__G")
     assert truth == "O_P_G\n||\nOP__G"
     assert possible_next == {truth: 0.1875}
-    assert foresight.likeliest(possible_next, 2) == "O__PG\n||\nO_P_G"
+    assert foresight.likeliest(possible_next, turn) == "O__PG\n||\nO_P_G"
+
+
+@pytest.mark.parametrize(
+    ("terminated", "likely"),
+    [(True, "O__PG\n||\nO___P\n||\nO___P"), (False, "O__PG\n||\nO__PG\n||\nO__PG")],
+)
+def test_of_each_step_the_last_state_stands_for_actions_that_were_left_over(
+    terminated: bool, likely: str
+) -> None:
+    """What the likeliest path is depends on how much of the plan counts."""
+    teller = make_teller(slip=0.25, prediction_steps="each")
+    foresight = Foresight(teller, ["Right"] * 3)
+    states = ["O__PG", "O___P"] if terminated else ["O__PG"]
+    turn = played(teller, states, chance=0.5, terminated=terminated, truncated=not terminated)
+    truth, possible_next = foresight.outcome(turn, states[-1])
+    assert truth == "\n||\n".join([*states, *states[-1:] * (3 - len(states))])
+    assert possible_next == {truth: 0.5}
+    assert foresight.likeliest(possible_next, turn) == likely
 
 
 def test_a_turn_without_an_action_leads_to_the_present_state() -> None:

@@ -148,8 +148,8 @@ def test_a_state_after_each_action_is_asked_for_where_there_may_be_several() -> 
     text = prompt(each, turn_index=0)[1].content
     assert (
         "Write the state after each action of your answer inside <prediction>, in order, with ; on "
-        "a line of its own between two states: the grid, then the coordinates on a line of their "
-        "own.\n" in text
+        "a line of its own between two states; where an action ends the game, its state again for "
+        "each action after it: the grid, then the coordinates on a line of their own.\n" in text
     )
     assert text.count("<prediction>[state after each action]</prediction>") == 2
     single = PromptSettings(prediction_steps="each")  # type: ignore[arg-type]

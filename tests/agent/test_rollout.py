@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 
+from steps.agent import worldmodel
 from steps.agent.prompts import PromptSettings
 from steps.agent.records import (
     Completion,
@@ -528,11 +529,15 @@ def test_each_executed_action_has_its_state_in_the_prediction() -> None:
     assert episode.prediction_separator == "||"
 
 
-def test_actions_after_the_end_of_the_game_have_no_state() -> None:
-    (episode,) = play([answer("Left", "Left", "Right")], each())
+@pytest.mark.parametrize("likeliest", [False, True])
+def test_actions_after_the_end_of_the_game_have_its_last_state(likeliest: bool) -> None:
+    settings = each(splice=True, splice_likeliest=likeliest)
+    (episode,) = play([answer("Left", "Left", "Right")], settings)
     (turn,) = episode.turns
-    assert turn.prediction_truth == "OP__G\n||\nP___G"
+    assert len(turn.transitions) == 2
+    assert turn.prediction_truth == "OP__G\n||\nP___G\n||\nP___G"
     assert turn.possible_next == {turn.prediction_truth: 1.0}
+    assert f"<prediction>{turn.prediction_truth}</prediction>" in turn.response
 
 
 def test_a_turn_without_an_action_has_the_present_state() -> None:
@@ -577,6 +582,9 @@ def test_with_one_action_a_turn_each_is_the_same_as_last() -> None:
 def test_random_play_predicts_each_step_of_a_world_without_chance() -> None:
     specs = [EpisodeSpec(env_seed=0, sampling_seed=seed) for seed in range(24)]
     episodes = play(RandomPolicy(), each(max_turns=4), specs=specs)
-    whole = [t for e in episodes for t in e.turns if len(t.transitions) == len(t.parsed.actions)]
-    assert len(whole) > 4
-    assert all(turn.parsed.prediction == turn.prediction_truth for turn in whole)
+    turns = [turn for episode in episodes for turn in episode.turns]
+    assert any(len(turn.transitions) < len(turn.parsed.actions) for turn in turns)
+    assert all(turn.parsed.prediction == turn.prediction_truth for turn in turns)
+    scores = worldmodel.scores(episodes)
+    exact = ("prediction_exact", "prediction_possible", "prediction_best")
+    assert [scores[name] for name in exact] == [1.0, 1.0, 1.0]

@@ -216,6 +216,10 @@ def test_steps_of_a_prediction_are_compared_one_by_one():
     right = make_turn(prediction=truth, truth=truth)
     scores = worldmodel.scores([episode(half, short, right, separator="||")])
     assert scores["prediction_exact"] == scores["prediction_possible"] == 1 / 3
+    # A state too many is a wrong one.
+    longer = make_turn(prediction=f"{truth}\n||\n{BOARD}", truth=truth)
+    found = worldmodel.scores([episode(longer, separator="||")])
+    assert found["prediction_cells"] == found["prediction_entities"] == 2 / 3
     # Of RIGHT, taken for BOARD, two of four cells and two of three entities are right.
     assert scores["prediction_cells"] == pytest.approx((3 / 4 + 1 / 2 + 1) / 3)
     assert scores["prediction_entities"] == pytest.approx((5 / 6 + 1 / 2 + 1) / 3)
