@@ -178,6 +178,13 @@ class TextEnv(gymnasium.Env[str, str], ABC):
             plan.append(action)
         return tuple(plan)
 
+    def legal_actions(self) -> tuple[str, ...] | None:
+        """The texts that are actions in the next turn, where they are few enough to be listed.
+
+        Constrained answers choose from them. By default `action_names`.
+        """
+        return self.action_names
+
     def puzzle_hash(self) -> str:
         """16 hexadecimal digits of SHA-256 over `state_key`: the same in every process.
 

@@ -197,6 +197,11 @@ class Sudoku(TextEnv):
         place, digit = divmod(draw, self.size)
         return _text((self._own[place], self._layout.digits[digit]), self.size)
 
+    def legal_actions(self) -> tuple[str, ...]:
+        """Every digit in every cell that isn't given; the rules needn't allow it."""
+        digits = self._layout.digits
+        return tuple(_text((cell, digit), self.size) for cell in self._own for digit in digits)
+
     def success_bounds(self, budget: Budget) -> Bounds:
         """The floor is None where there are too many boards; the ceiling is always exact."""
         floor = random_success(self._givens, self.size, budget.playable)

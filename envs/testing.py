@@ -53,6 +53,7 @@ def check_text_env(id_or_factory: str | MakeEnv, seeds: Sequence[int] = range(8)
         _check_steps(_game(make()), seed)
         _check_nonsense(_game(make()), seed)
         _check_bounds(_game(make()), seed)
+    _check_legal_actions(_game(make()), seeds[0])
     _check_keys(_game(make()), seeds)
     _check_oracle(_game(make()), seeds)
     _check_pictures(_game(make()), seeds[0])
@@ -203,6 +204,20 @@ def _check_nonsense(game: TextEnv, seed: int) -> None:
         _require(is_harmless, f"{shown} is no action, yet something changed", seed=seed)
         message = f"possible_next of {shown}, which is no action, is the present state"
         _require(expected == {before: 1.0}, message, seed=seed)
+
+
+def _check_legal_actions(game: TextEnv, seed: int) -> None:
+    """What constrained answers choose from are actions."""
+    game.reset(seed=seed)
+    legal = game.legal_actions()
+    if legal is None:
+        return
+    is_list = len(legal) > 0 and len(set(legal)) == len(legal)
+    _require(is_list, f"legal_actions are distinct texts or None, not {legal!r}", seed=seed)
+    for action in legal:
+        game.reset(seed=seed)
+        is_valid = game.step(action)[-1]["action_is_valid"]
+        _require(is_valid, f"{action!r} is one of legal_actions, yet no action", seed=seed)
 
 
 def _check_bounds(game: TextEnv, seed: int) -> None:

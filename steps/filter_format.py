@@ -56,6 +56,9 @@ class Reason(StrEnum):
     """The policy failed or its context was full: there is no answer to learn."""
     CONTRADICTION = "contradiction"
     """A next state is predicted although no action was executed."""
+    INVALID_ACTION = "invalid_action"
+    """An executed action is none of the game's, where any text might have been one: the answer is
+    well-formed, and what it says means nothing. A move that the rules forbid is an action."""
     OVER_BUDGET = "over_budget"
     """More actions than the episode had left: of `too_many_actions` those that ignore the budget
     that the prompt tells, not the limit of a single answer."""
@@ -205,6 +208,8 @@ class Sieve:
             return turn.parsed.status
         if turn.parsed.prediction is not None and not turn.transitions:
             return Reason.CONTRADICTION
+        if not all(transition.valid for transition in turn.transitions):
+            return Reason.INVALID_ACTION
         if not _is_well_formed_as_taught(turn, trajectory.response_format):
             return Reason.STATE_HOLDS_TAGS
         if 0 < section.max_response_chars < len(row.response):

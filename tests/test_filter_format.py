@@ -137,6 +137,26 @@ def test_a_prediction_without_an_action_is_a_contradiction(tmp_path: Path) -> No
     assert result["dropped"] == {"contradiction": 1}
 
 
+def test_well_formed_actions_that_the_game_does_not_know_go(tmp_path: Path) -> None:
+    """A move without effect is known, and stays; one unknown action of several is enough."""
+    nonsense = replace(STEP, action="x]6)", valid=False, effective=False)
+    forbidden = replace(STEP, effective=False)
+    result = sift(
+        Config(),
+        tmp_path,
+        episode(
+            turn(),
+            turn(index=1, transitions=(forbidden,)),
+            turn(index=2, transitions=(nonsense,)),
+            turn(index=3, transitions=(STEP, nonsense)),
+        ),
+    )
+    assert (result["kept"], result["dropped"]) == (2, {"invalid_action": 2})
+    unfiltered = Config()
+    unfiltered.filter.enabled = False
+    assert sift(unfiltered, tmp_path, episode(turn(transitions=(nonsense,)), turn()))["kept"] == 2
+
+
 def test_actions_beyond_the_budget_are_told_from_those_beyond_the_limit_of_an_answer(
     tmp_path: Path,
 ) -> None:

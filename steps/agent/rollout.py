@@ -200,6 +200,7 @@ class Episode:
             max_actions=min(per_turn, self.actions_left),
             observation_truth=self._describe(prompt.observation.value),
             action_names=self.world.action_names,
+            legal_actions=self.world.legal_actions(),
             oracle=self._oracle,
             sample_action=self._sample_action,
             predict=self._predict,

@@ -30,6 +30,9 @@ CUT_TOKENS = 3
 SPARE_TOKENS = 16
 """Left for choosing actions where free text is broken off, beyond what one action needs."""
 
+MAX_KINDS = 1024
+"""Grammars that are kept, each up to 0.2 MB: a game may have other actions in each puzzle."""
+
 
 class Vocabulary:
     """What each token writes, and which tokens write a text."""
@@ -166,7 +169,8 @@ class AnswerGuide:
 
     def kind(self, request: PolicyRequest) -> Kind:
         """The form of the request's answers, compiled once."""
-        key = (ResponseFormat(request.response_format), request.action_names, request.max_actions)
+        names = request.legal_actions or request.action_names
+        key = (ResponseFormat(request.response_format), names, request.max_actions)
         if key not in self._forms:
             self._forms[key] = AnswerForm.of(*key, self.separator)
         return self.compile(self._forms[key])
@@ -174,6 +178,8 @@ class AnswerGuide:
     def compile(self, form: AnswerForm) -> Kind:
         """The form's grammar for this vocabulary."""
         if form not in self._kinds:
+            if len(self._kinds) >= MAX_KINDS:
+                self._kinds, self._forms = {}, {}
             compiled = self.compiler.compile_grammar(form.grammar(self.max_span_chars))
             self._kinds[form] = Kind(form, Budget(form, self.vocabulary), compiled)
         return self._kinds[form]

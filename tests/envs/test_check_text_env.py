@@ -97,6 +97,11 @@ class TakesNonsenseForLeft(FrozenLake):
         return super().step(action if known else "Left")
 
 
+class ListsNonsense(FrozenLake):
+    def legal_actions(self) -> tuple[str, ...]:
+        return (*self.action_names, "Jump")
+
+
 class DrawsWhilePredicting(FrozenLake):
     def possible_next(self, actions: Sequence[str], state_format: str = GRID_COORDS) -> Any:
         self.np_random.random()
@@ -212,6 +217,7 @@ BROKEN = [
     (NumpyFlags, {}, r"info\['success'\] is a builtin bool"),
     (RaisesOnNonsense, {}, "unknown action"),
     (TakesNonsenseForLeft, {}, "is none of action_names, yet valid"),
+    (ListsNonsense, {}, "'Jump' is one of legal_actions, yet no action"),
     (DrawsWhilePredicting, {}, "draws nothing from np_random"),
     (PredictsNoSlips, {"intended_prob": 1 / 3}, "leaves out what happened"),
     (PredictsTooMuch, {}, "sum 1"),

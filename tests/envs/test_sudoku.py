@@ -583,3 +583,11 @@ def test_the_rules_say_how_to_act() -> None:
         "The game ends when the board is full and right, which is worth 1."
     )
     assert "nine 3x3 boxes holds every digit from 1 to 9" in Sudoku(9, 36).instruction
+
+
+@pytest.mark.parametrize("env_id", ["sudoku", "sudoku_9x9"])
+def test_legal_actions_are_all_that_the_game_knows(env_id: str) -> None:
+    game = envs.make(env_id).unwrapped
+    game.reset(seed=1)
+    known = [text for text in game.action_space.examples if game.step(text)[-1]["action_is_valid"]]
+    assert list(game.legal_actions()) == known

@@ -140,6 +140,45 @@ def test_an_untrained_model_never_follows_the_format_unless_it_is_forced_to(
     assert rates == [0.0, 1.0]
 
 
+@pytest.mark.parametrize("max_actions", [1, 5])
+@pytest.mark.parametrize("env_id", ["sudoku", "sudoku_9x9"])
+def test_forced_actions_are_actions_where_a_game_lists_them(env_id: str, max_actions: int) -> None:
+    """Sudoku takes any text, and knows few of them."""
+    prompt: Any = {"style": "state_only", "history": "single_turn", "state_shown": "grid"}
+    game = RolloutSettings(
+        prompt=PromptSettings(response_format="plain", max_actions_per_turn=max_actions, **prompt),
+        sampling=Sampling(max_new_tokens=60),
+        max_turns=2,
+        max_actions_per_turn=max_actions,
+    )
+    played = run_episodes(
+        [EpisodeSpec(env_seed=seed, sampling_seed=seed) for seed in range(4)],
+        env_id=env_id,
+        make_env=lambda: envs.make(env_id),
+        policy=policy(),
+        settings=game,
+    )
+    turns = [turn for episode in played for turn in episode.turns]
+    assert all(turn.parsed.is_well_formed and turn.transitions for turn in turns)
+    assert all(step.valid for turn in turns for step in turn.transitions)
+    assert len({step.action for turn in turns for step in turn.transitions}) > len(turns) / 2
+
+
+def test_legal_actions_come_before_names_and_few_grammars_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constrained, "MAX_KINDS", 3)
+    tokenizer = vocabulary("tiny")
+    made = constrained.AnswerGuide(tokenizer, end_id=end_of_turn_id(tokenizer), separator="||")
+    for digit in range(1, 10):
+        legal = (f"1,1,{digit}", f"1,2,{digit}")
+        kind = made.kind(request(legal_actions=legal))
+        assert kind.form.action_names == legal
+        assert made.kind(request(legal_actions=legal)) is kind
+        assert len(made._kinds) <= 3
+    assert made.kind(request()).form.action_names == NAMES
+
+
 # The end of the budget
 
 
