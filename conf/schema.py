@@ -128,6 +128,10 @@ class SelfplaySection:
     policy: str = "auto"
     """auto | model | random | oracle. auto is the model, but random in the first round from scratch
     and where `sft.target` is format."""
+    random_actions_per_turn: int = 0
+    """Actions in each answer of random self-play; 0 writes as many as it may hold."""
+    random_thought: str = ""
+    """What stands between the states in the answers of random self-play."""
     states: str = "truth"
     """truth | self_belief: what stands in the state tags of the data."""
     prediction: str = "sampled"

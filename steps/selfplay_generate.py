@@ -122,10 +122,10 @@ def player(config: Config, model_dir: str = "", round_index: int = 1) -> PolicyS
     """Who plays this round; `auto` is the model where it can speak and what it says is taught."""
     chosen = config.selfplay.policy
     if chosen in BASELINES:
-        return policy_spec(config, chosen)
+        return policy_spec(config, chosen, selfplay=True)
     is_mute = config.model.from_scratch and round_index == 1
     if chosen == "auto" and (is_mute or config.sft.target == "format"):
-        return policy_spec(config, "random")
+        return policy_spec(config, "random", selfplay=True)
     directory = model_dir or config.model.path
     if not directory:
         raise ConfigError(

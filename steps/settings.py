@@ -142,11 +142,17 @@ def policy_spec(config: Config, model_dir: str, *, selfplay: bool = False) -> Po
 
     `generation.engine` says which engine plays a model (`steps.policies.engines`). A directory with
     a LoRA adapter is played on top of the model that it names, by vLLM alone. Only in self-play are
-    a model's answers forced to be well-formed, where the settings ask for it; raises `ConfigError`
-    where what is asked for can't be done.
+    a model's answers forced to be well-formed, where the settings ask for it, and random answers as
+    long as `selfplay.random_actions_per_turn` says; raises `ConfigError` where what is asked for
+    can't be done.
     """
     if model_dir in BASELINES:
-        return PolicySpec(kind=model_dir, separator=config.env.action_separator)
+        return PolicySpec(
+            kind=model_dir,
+            separator=config.env.action_separator,
+            actions_per_turn=config.selfplay.random_actions_per_turn if selfplay else 0,
+            thought=config.selfplay.random_thought if selfplay else "",
+        )
     if selfplay:
         check_generation(config)
     engine, base = choose_engine(config), base_of_adapter(model_dir)

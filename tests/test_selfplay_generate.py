@@ -17,8 +17,11 @@ from conf.schema import Config
 from envs import splits
 from steps import selfplay_generate as stage
 from steps.agent.records import ParseStatus
+from steps.agent.rollout import EpisodeSpec, run_episodes
 from steps.errors import ConfigError, EnvironmentIdError, StageError
-from steps.selfplay_generate import episode_specs, player, selfplay_generate
+from steps.policies.base import make_policy
+from steps.selfplay_generate import episode_specs, fingerprint_of, player, selfplay_generate
+from steps.settings import env_factory, policy_spec, rollout_settings
 from steps.storage import read_metadata, read_trajectories, recover_trajectories
 from steps.tracking import NullTracker
 from tests.training.toys import finetuned, toy_config
@@ -280,6 +283,26 @@ def test_a_pretrained_model_plays_from_the_first_round_on(config: Config) -> Non
     assert player(config, "finetuned").model_dir == "finetuned"
     config.selfplay.policy = "random"
     assert player(config, "finetuned", 2).kind == "random"
+
+
+def test_random_self_play_is_as_long_as_it_is_said_to_be_and_a_floor_is_not(config: Config) -> None:
+    config.selfplay.policy, config.env.max_actions_per_turn = "random", 5
+    before = fingerprint_of(config, player(config), 1)
+    config.selfplay.random_actions_per_turn, config.selfplay.random_thought = 3, "I try."
+    spec = player(config)
+    assert (spec.actions_per_turn, spec.thought) == (3, "I try.")
+    assert fingerprint_of(config, spec, 1) != before
+    (episode,) = run_episodes(
+        [EpisodeSpec(env_seed=0)],
+        env_id=config.env.id,
+        make_env=env_factory(config),
+        policy=make_policy(spec),
+        settings=rollout_settings(config, splice=True, selfplay=True),
+    )
+    assert {turn.parsed.thought for turn in episode.turns} == {"I try."}
+    assert {turn.parsed.num_emitted for turn in episode.turns} <= {3, 1}
+    floor = policy_spec(config, "random")
+    assert (floor.actions_per_turn, floor.thought) == (0, "")
 
 
 @pytest.mark.parametrize("from_scratch", [True, False])

@@ -38,6 +38,10 @@ class PolicySpec:
     """Most requests that are answered at once."""
     separator: str = "||"
     """What stands between the actions of an answer; for policies that write answers themselves."""
+    actions_per_turn: int = 0
+    """Actions in each answer, 0 as many as it may hold (random)."""
+    thought: str = ""
+    """Of each answer (random)."""
     constrained: bool = False
     """Force well-formed answers (hf, vllm)."""
     max_span_chars: int = 0
@@ -57,7 +61,11 @@ def make_policy(spec: PolicySpec) -> Policy:
     if spec.kind == "random":
         from steps.policies.random_policy import RandomPolicy
 
-        return RandomPolicy(separator=spec.separator)
+        return RandomPolicy(
+            actions_per_turn=spec.actions_per_turn,
+            thought=spec.thought,
+            separator=spec.separator,
+        )
     if spec.kind == "oracle":
         from steps.policies.oracle import OraclePolicy
 

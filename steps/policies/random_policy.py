@@ -17,9 +17,12 @@ class RandomPolicy:
 
     name = "random"
 
-    def __init__(self, *, actions_per_turn: int = 0, separator: str = "||") -> None:
+    def __init__(
+        self, *, actions_per_turn: int = 0, thought: str = "", separator: str = "||"
+    ) -> None:
         """`actions_per_turn` 0 writes as many actions as the answer may hold."""
         self.actions_per_turn = actions_per_turn
+        self.thought = thought
         self.separator = separator
 
     def complete(self, requests: Sequence[PolicyRequest], sampling: Sampling) -> list[Completion]:
@@ -34,10 +37,14 @@ class RandomPolicy:
         actions = tuple(
             request.sample_action(mix_seed(request.seed, i)) for i in range(num_actions)
         )
-        return Completion(text=written(request, actions, separator=self.separator))
+        return Completion(
+            text=written(request, actions, separator=self.separator, thought=self.thought)
+        )
 
 
-def written(request: PolicyRequest, actions: tuple[str, ...], *, separator: str) -> str:
+def written(
+    request: PolicyRequest, actions: tuple[str, ...], *, separator: str, thought: str = ""
+) -> str:
     """The actions in the request's format, with the true state and the likeliest next one."""
     prediction = ""
     if request.response_format is ResponseFormat.WORLD_MODEL and request.predict is not None:
@@ -45,6 +52,7 @@ def written(request: PolicyRequest, actions: tuple[str, ...], *, separator: str)
     return write_response(
         request.response_format,
         observation=request.observation_truth,
+        thought=thought,
         prediction=prediction,
         actions=actions,
         separator=separator,

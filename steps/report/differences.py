@@ -32,6 +32,7 @@ SETTINGS = {
     "prompt.prediction": "prediction",
     "selfplay.rounds": "self-play rounds",
     "selfplay.prediction": "predicted state taught",
+    "selfplay.random_actions_per_turn": "actions a turn of random self-play",
     "ppo.total_steps": "PPO steps",
     "ppo.filter_ratio": "share of groups trained on",
     "ppo.budget_factor": "PPO's actions an episode, times",

@@ -127,6 +127,17 @@ def test_a_tiny_models_prompt_is_the_bare_grid_and_its_finetuning_as_long_as_sai
     assert config.prompt.state_shown == shown
 
 
+@pytest.mark.parametrize("name", TABLE)
+def test_random_play_is_the_published_one_where_a_pretrained_model_learns(
+    name: str,
+) -> None:
+    paper = conf.compose(experiment=name, profile="paper").selfplay
+    is_random = name == "spa_random_policy"
+    assert (paper.random_actions_per_turn, bool(paper.random_thought)) == (3 * is_random, is_random)
+    tiny = conf.compose(experiment=name, model="tiny").selfplay
+    assert (tiny.random_actions_per_turn, tiny.random_thought) == (0, "")
+
+
 def test_a_tiny_model_writes_bare_grids_but_in_the_arms_of_coordinates() -> None:
     for name in TABLE:
         prompt = conf.compose(experiment=name, model="tiny").prompt

@@ -122,6 +122,12 @@ def test_how_many_random_actions(asked: int, allowed: int, written: int) -> None
     assert parse_response(text, "world_model").num_emitted == written
 
 
+def test_random_answers_hold_the_thought_they_are_given() -> None:
+    policy = make_policy(PolicySpec(kind="random", actions_per_turn=2, thought="I try."))
+    parsed = parse_response(text_of(policy, max_actions=3), "world_model")
+    assert (parsed.status, parsed.thought, parsed.num_emitted) == (ParseStatus.OK, "I try.", 2)
+
+
 def test_random_answers_use_the_separator_they_are_given() -> None:
     policy = make_policy(PolicySpec(kind="random", separator=";"))
     parsed = parse_response(text_of(policy, max_actions=3), "world_model", separator=";")
