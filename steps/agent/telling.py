@@ -2,9 +2,9 @@
 
 With `random_coords` (the paper's figure 5) every `(r,c)` is drawn anew at each step, anywhere on
 the board, and the board itself stays true. A draw depends on the episode, on how many actions were
-executed and on the place in the text, and on nothing else. So the state that is shown, the one that
-is to be observed, the one that the turn before was to predict and what later prompts replay of it
-agree, and finetuning and reinforcement learning see the same kind of text.
+executed and on which entity it is for, and on nothing else. So the state that is shown, the one
+that is to be observed, the one that the turn before was to predict and what later prompts replay of
+it agree, and finetuning and reinforcement learning see the same kind of text.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from envs.base import COORDS, GRID, TextEnv
 from steps.agent.prompts import PromptSettings
 from steps.agent.splice import likeliest
 from steps.agent.states import PLACE, join_states
+
+_SENTENCE_END = re.compile(r"\.\s")
 
 
 class Extent(NamedTuple):
@@ -107,11 +109,21 @@ def extent_of(rows: Sequence[str], words: str) -> Extent:
 
 
 def redrawn(text: str, extent: Extent, seed: Sequence[int]) -> str:
-    """The text with each `(r,c)` replaced by a uniform draw; equal seeds give equal draws."""
+    """The text with each `(r,c)` replaced by a uniform draw; equal seeds give equal draws.
+
+    The last sentence with places has the first draws, in their order, the one before it the next:
+    a format that says more of the same state says it ahead of what all formats have in common.
+    """
     rng = np.random.default_rng(list(seed))
-
-    def draw(match: re.Match[str]) -> str:
+    sentences: list[list[re.Match[str]]] = []
+    end = 0
+    for match in PLACE.finditer(text):
+        if not sentences or _SENTENCE_END.search(text, end, match.start()):
+            sentences.append([])
+        sentences[-1].append(match)
+        end = match.end()
+    draws: dict[int, str] = {}
+    for match in (match for sentence in reversed(sentences) for match in sentence):
         row, column = (int(rng.integers(size)) for size in (extent.rows, extent.columns))
-        return f"({row + extent.first},{column + extent.first})"
-
-    return PLACE.sub(draw, text)
+        draws[match.start()] = f"({row + extent.first},{column + extent.first})"
+    return PLACE.sub(lambda match: draws[match.start()], text)

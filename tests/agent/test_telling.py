@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import envs
+from envs.base import COORDS, GRID_COORDS, TextEnv
 from envs.frozenlake import FrozenLake
 from steps.agent.prompts import PromptSettings
 from steps.agent.records import Trajectory
@@ -96,6 +98,49 @@ def test_shown_observed_predicted_and_replayed_states_agree() -> None:
             assert f"<prediction>{after.state_shown}</prediction>" in after.prompt[-2].content
             assert after.prompt[-3].content == turn.state_shown
             assert turn.transitions[0].state_after == after.state_shown
+
+
+def drawn(teller: Teller, world: TextEnv, state_format: str) -> dict[tuple[str, int], str]:
+    """True place, and how often it came before -> the place that is told."""
+    true, told = (
+        SHAPE.findall(world.describe(state_format)),
+        SHAPE.findall(teller.state(state_format)),
+    )
+    keys = [(place, true[:index].count(place)) for index, place in enumerate(true)]
+    return dict(zip(keys, told, strict=True))
+
+
+@pytest.mark.parametrize("other", [COORDS, GRID_COORDS])
+@pytest.mark.parametrize("one", [COORDS, GRID_COORDS])
+@pytest.mark.parametrize(
+    "env_id",
+    ["frozenlake", "sokoban", "sokoban_2boxes", "sudoku", "sudoku_hard", "sudoku_9x9"],
+)
+def test_an_entity_has_one_draw_in_all_formats(env_id: str, one: str, other: str) -> None:
+    for seed in range(3):
+        world = envs.make(env_id).unwrapped
+        world.reset(seed=seed)
+        teller = Teller(world, PromptSettings(random_coords=True), seed=seed)
+        for teller.num_played in range(50):
+            found, theirs = drawn(teller, world, one), drawn(teller, world, other)
+            common = found.keys() & theirs.keys()
+            assert common == min(found.keys(), theirs.keys(), key=len)
+            assert {key: found[key] for key in common} == {key: theirs[key] for key in common}
+            if world.step(str(world.oracle(50)))[2]:
+                break
+        # The last state, too: a player on the goal, a full board.
+        found, theirs = drawn(teller, world, one), drawn(teller, world, other)
+        assert all(found[key] == theirs[key] for key in found.keys() & theirs.keys())
+
+
+def test_places_of_one_sentence_are_drawn_in_their_order() -> None:
+    """As in every state of lakes and rooms; of two sentences the last is drawn first."""
+    extent = Extent(100, 100, 0)
+    places = SHAPE.findall(redrawn(WORDS, extent, (1, 2)))
+    rng = np.random.default_rng([1, 2])
+    assert places == [f"({rng.integers(100)},{rng.integers(100)})" for _ in range(3)]
+    more = SHAPE.findall(redrawn(f". . 1\nOnes are at (0,0), (0,1). {WORDS}", extent, (1, 2)))
+    assert more[2:] == places
 
 
 def test_boards_are_true_and_coordinates_are_not() -> None:
