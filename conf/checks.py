@@ -68,7 +68,7 @@ FRACTIONS = {
     "sampling": "top_p",
     "generation": "gpu_memory_utilization",
     "filter": "min_yield max_ineffective validation_share",
-    "sft": "min_format_rate min_lr_ratio",
+    "sft": "min_format_rate min_lr_ratio warmup_ratio",
     "ppo": "gamma lam gamma_turn lam_turn filter_ratio min_lr_ratio",
     "verl": "gpu_memory_utilization max_failed_share",
     "evaluation": "confidence",

@@ -191,6 +191,9 @@ class SFTSection:
     lr: float = 1e-4
     muon_lr: float = 0.02
     warmup_steps: int = 20
+    """Steps in which the learning rate rises; 0 takes `warmup_ratio`."""
+    warmup_ratio: float = 0.0
+    """The same as a share of all steps; with `warmup_steps` 0 and this 0 it doesn't rise."""
     schedule: str = "cosine"
     """cosine | constant"""
     min_lr_ratio: float = 0.0

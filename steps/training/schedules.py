@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from conf.schema import SFTSection
+
 
 def lr_scale(
     step: int,
@@ -31,3 +33,8 @@ def lr_scale(
     else:
         decayed = 0.5 * (1.0 + math.cos(math.pi * progress))
     return min_ratio + (1.0 - min_ratio) * decayed
+
+
+def sft_warmup(section: SFTSection, total_steps: int) -> int:
+    """Steps of warm-up of a finetuning of so many steps."""
+    return section.warmup_steps or int(section.warmup_ratio * total_steps + 1e-9)

@@ -41,7 +41,7 @@ from steps.training.checkpoints import (
 from steps.training.keeping import Keeping
 from steps.training.losses import token_logprobs
 from steps.training.optimizers import Optimizers, build_optimizers
-from steps.training.schedules import lr_scale
+from steps.training.schedules import lr_scale, sft_warmup
 from steps.training.tokenization import (
     SPAN_KINDS,
     SFTRow,
@@ -188,7 +188,7 @@ def _update(
     scale = lr_scale(
         step,
         total_steps=run.steps,
-        warmup_steps=section.warmup_steps,
+        warmup_steps=sft_warmup(section, run.steps),
         schedule=section.schedule,
         min_ratio=section.min_lr_ratio,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.schema import Config
+from steps.training.schedules import sft_warmup
 from steps.training.verl_common import (
     Kernels,
     Value,
@@ -101,7 +102,7 @@ def _optimizer(config: Config, plan: SFTPlan) -> dict[str, Value]:
             "optim",
             section.schedule,
             total_steps=plan.steps,
-            warmup_steps=section.warmup_steps,
+            warmup_steps=sft_warmup(section, plan.steps),
             min_lr_ratio=section.min_lr_ratio,
         ),
     }

@@ -9,7 +9,7 @@ from typing import Any
 from conf.schema import SFTSection
 from steps.tracking import Tracker
 from steps.training.best import Best
-from steps.training.schedules import lr_scale
+from steps.training.schedules import lr_scale, sft_warmup
 
 BATCH_LOSS = "sft/validation_batch_loss"
 NAMES = {
@@ -77,7 +77,7 @@ class Progress:
         return lr_scale(
             step - 1,
             total_steps=self.total,
-            warmup_steps=self.section.warmup_steps,
+            warmup_steps=sft_warmup(self.section, self.total),
             schedule=self.section.schedule,
             min_ratio=self.section.min_lr_ratio,
         )

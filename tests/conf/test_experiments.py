@@ -138,6 +138,27 @@ def test_random_play_is_the_published_one_where_a_pretrained_model_learns(
     assert (tiny.random_actions_per_turn, tiny.random_thought) == (0, "")
 
 
+@pytest.mark.parametrize("name", TABLE)
+def test_warm_up_is_a_tenth_of_a_pretrained_models_steps_and_a_number_of_a_tiny_ones(
+    name: str,
+) -> None:
+    for profile in ("paper", "single_gpu", "multi_gpu"):
+        sft = conf.compose(experiment=name, profile=profile, model="qwen2.5-1.5b").sft
+        assert (sft.warmup_steps, sft.warmup_ratio) == (0, 0.1)
+        sft = conf.compose(experiment=name, profile=profile, model="tiny").sft
+        share = TABLE[name].epochs if name.startswith("spa_epochs") else 15
+        assert (sft.warmup_steps, sft.warmup_ratio) == (10 * share, 0)
+    assert conf.compose(experiment=name, profile="laptop", model="tiny").sft.warmup_ratio == 0
+
+
+def test_the_paper_profile_filters_as_the_published_code_does() -> None:
+    for env in ("frozenlake", "sudoku"):
+        section = conf.compose(profile="paper", env=env).filter
+        assert (section.enabled, section.deduplicate) == (True, True)
+    assert not conf.compose(profile="paper", env="sokoban").filter.enabled
+    assert not conf.compose().filter.deduplicate
+
+
 def test_a_tiny_model_writes_bare_grids_but_in_the_arms_of_coordinates() -> None:
     for name in TABLE:
         prompt = conf.compose(experiment=name, model="tiny").prompt

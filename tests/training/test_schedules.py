@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from steps.training.schedules import lr_scale
+from conf.schema import SFTSection
+from steps.training.schedules import lr_scale, sft_warmup
 
 
 def _scale(step: int, schedule: str, min_ratio: float = 0.0) -> float:
@@ -44,3 +45,19 @@ def test_decay_follows_the_clock_where_that_is_further_on() -> None:
     assert scale(4, 0.5) == pytest.approx(0.5)
     assert scale(4, 0.1) == pytest.approx(0.8)
     assert scale(0, 0.9) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ratio", "total", "warmup"),
+    [
+        (0, 0.0, 100, 0),
+        (0, 0.1, 1505, 150),
+        (0, 0.29, 100, 29),
+        (50, 0.1, 1505, 50),
+        (0, 1.0, 7, 7),
+    ],
+)
+def test_warm_up_is_given_in_steps_or_as_a_share(
+    steps: int, ratio: float, total: int, warmup: int
+) -> None:
+    assert sft_warmup(SFTSection(warmup_steps=steps, warmup_ratio=ratio), total) == warmup

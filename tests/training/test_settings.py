@@ -27,7 +27,8 @@ SFT = {
     "sft.weight_decay": 0.01,
     "sft.schedule": "cosine",
     "sft.min_lr_ratio": 0.0,
-    "sft.warmup_steps": 150,  # ratio 0.1 of 5 x 301 steps
+    "sft.warmup_steps": 0,
+    "sft.warmup_ratio": 0.1,
     "sft.max_grad_norm": 1.0,
     "model.path": "Qwen/Qwen2.5-1.5B-Instruct",
     "model.dtype": "bfloat16",

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from conf import compose
 from conf.schema import Config, VerlSection
 from steps.errors import ConfigError
-from steps.training.schedules import lr_scale
+from steps.training.schedules import lr_scale, sft_warmup
 from steps.training.verl_common import Kernels, environment, kernels, micro_batch, override
 from steps.training.verl_sft_overrides import SFTPlan, to_verl_overrides
 from tests.training.toys import verls_scale
@@ -92,12 +92,26 @@ def test_a_users_overrides_come_last_and_verbatim() -> None:
 @pytest.mark.parametrize("warmup", [0, 1, 5, 19, 20])
 def test_each_steps_learning_rate_is_that_of_the_local_backend(schedule: str, warmup: int) -> None:
     given = [f"sft.schedule={schedule}", f"sft.warmup_steps={warmup}", "sft.min_lr_ratio=0.1"]
+    given += ["sft.warmup_ratio=0"]
     found = as_dict(compose(profile="single_gpu", overrides=given), steps=20)
     ours = [
         lr_scale(step, total_steps=20, warmup_steps=warmup, schedule=schedule, min_ratio=0.1)
         for step in range(20)
     ]
     assert [verls_scale(found, "optim", step) for step in range(20)] == pytest.approx(ours)
+
+
+@pytest.mark.parametrize("experiment", ["spa", "spa_epochs_1", "spa_epochs_3", "spa_epochs_5"])
+@pytest.mark.parametrize(("steps", "warmup"), [(1505, 150), (301, 30), (84, 8)])
+def test_warm_up_is_a_share_of_the_steps_however_many_there_are(
+    experiment: str, steps: int, warmup: int
+) -> None:
+    config = compose(profile="paper", experiment=experiment)
+    assert sft_warmup(config.sft, steps) == warmup
+    found = as_dict(config, steps=steps)
+    scales = [verls_scale(found, "optim", step) for step in range(steps)]
+    assert scales.index(1.0) == warmup
+    assert found["optim.lr_warmup_steps"] == str(warmup + 1)
 
 
 @pytest.mark.parametrize(
