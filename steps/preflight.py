@@ -87,12 +87,13 @@ def _check_words(config: Config) -> None:
         try:
             env.reset(seed=0)
             states = {each: world.describe(each) for each in STATE_FORMATS}
+            actions = world.legal_actions() or ()
         except Exception as error:
             found = game_error(error, world, 0)
             if found is None:
                 raise
             raise found from error
-    _check_actions(config, world.action_names or ())
+    _check_actions(config, actions)
     for state_format, text in states.items():
         if not isinstance(text, str):
             raise ConfigError(
