@@ -158,8 +158,8 @@ class PolicyRequest:
     """True state in the format of `<observation>`; for policies that aren't language models."""
     action_names: tuple[str, ...] | None = None
     """The environment's action list, None where any string may be an action."""
-    legal_actions: tuple[str, ...] | None = None
-    """What a constrained answer chooses from; None takes `action_names`."""
+    legal_actions: Callable[[], tuple[str, ...] | None] | None = None
+    """What a constrained answer chooses from, asked only for one; None takes `action_names`."""
     oracle: Callable[[], tuple[str, ...]] | None = None
     """The actions of an optimal answer; none where no solver exists."""
     sample_action: Callable[[int], str] | None = None

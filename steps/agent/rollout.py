@@ -200,7 +200,7 @@ class Episode:
             max_actions=min(per_turn, self.actions_left),
             observation_truth=self._describe(prompt.observation.value),
             action_names=self.world.action_names,
-            legal_actions=self.world.legal_actions(),
+            legal_actions=self._legal_actions,
             oracle=self._oracle,
             sample_action=self._sample_action,
             predict=self._predict,
@@ -349,6 +349,10 @@ class Episode:
         settings = self.settings
         turns_left = settings.max_turns - len(self.turns)
         return self.world.oracle_plan(self.actions_left, turns_left, settings.max_actions_per_turn)
+
+    @names_the_game
+    def _legal_actions(self) -> tuple[str, ...] | None:
+        return self.world.legal_actions()
 
     @names_the_game
     def _sample_action(self, seed: int) -> str:

@@ -169,7 +169,8 @@ class AnswerGuide:
 
     def kind(self, request: PolicyRequest) -> Kind:
         """The form of the request's answers, compiled once."""
-        names = request.legal_actions or request.action_names
+        legal = None if request.legal_actions is None else request.legal_actions()
+        names = legal or request.action_names
         key = (ResponseFormat(request.response_format), names, request.max_actions)
         if key not in self._forms:
             self._forms[key] = AnswerForm.of(*key, self.separator)
