@@ -346,12 +346,12 @@ def run_stage(
 def result_of(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -> Result:
     """A stage's result, wherever it comes from."""
     from steps.orchestration.earlier import adopted
-    from steps.storage import json_digest
+    from steps.orchestration.fingerprints import fingerprint_of_taken
 
     flow.fingerprint = stage.fingerprint
     taken = adopted(flow.settings.get("start", {}).get(flow.env_id, {}), stage)
     if taken is not None:
-        flow.fingerprint = json_digest([stage.name, taken["taken_from"]])[:32]
+        flow.fingerprint = fingerprint_of_taken(stage.parts, taken["taken_from"])
         return taken
     outcome = stage.settle(lambda: compute(stage))
     flow.fingerprint, flow.cache_hit = outcome.fingerprint, outcome.cache_hit

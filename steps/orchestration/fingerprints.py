@@ -92,6 +92,15 @@ def fingerprint(parts: Parts) -> str:
     return storage.json_digest(parts)[:32]
 
 
+def fingerprint_of_taken(parts: Parts, taken_from: Mapping[str, str]) -> str:
+    """The same for a stage whose result was taken over: where from, and settings, without its code.
+
+    Later stages read its settings, too, and count only their own. What made the model doesn't matter.
+    """
+    counted = [parts["stage"], parts["settings"], parts["input"], taken_from]
+    return storage.json_digest(counted)[:32]
+
+
 def settings_of(stage: str, config: Config) -> dict[str, Any]:
     """Dotted key -> value."""
     wanted = SETTINGS[stage]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import conf
+from flows import spa_flow
 from steps import preflight, storage
 from steps.errors import ConfigError, DataError, ModelError
-from steps.orchestration import earlier, runs
+from steps.orchestration import earlier, fingerprints, runs
 from steps.orchestration.runs import Request
+from steps.orchestration.stages import Settled
 from steps.report.records import Markdown, Table
 from steps.report.taken import unless_taken
 from tests.flows.fake_runs import QUIET, ROOT, Runs, planted, run_id_of
@@ -234,6 +237,63 @@ def test_the_card_of_a_stage_that_was_taken_says_where_from() -> None:
     assert ("run", "SPAFlow/7") in table.rows
     assert ("parameters of the model", "5") in table.rows
     assert chosen({"seconds": 9.0}) == [Markdown(text="computed")]
+
+
+# What a run that starts elsewhere counts as its input
+
+
+def fingerprints_of(config: conf.Config) -> dict[str, str]:
+    """Stage -> fingerprint, through the flow's own `result_of`, of a run that starts at PPO."""
+    taken = {"taken_from": {"run": "SPAFlow/7", "env": "frozenlake", "stage": "sft_train"}}
+    skipped = dict.fromkeys(("selfplay_generate", "filter_format", "sft_train"), taken)
+    settings = {"start": {config.env.id: {"taken": skipped}}}
+    flow: Any = SimpleNamespace(settings=settings, env_id=config.env.id, fingerprint="")
+    found = {}
+    for name in fingerprints.SETTINGS:
+        parts = fingerprints.parts_of(name, config, before=flow.fingerprint)
+        key = fingerprints.fingerprint(parts)
+        stage: Any = SimpleNamespace(name=name, parts=parts, fingerprint=key)
+        stage.settle = lambda compute, key=key: Settled({}, key, None, 0.0)
+        spa_flow.result_of(flow, stage, lambda stage: {})
+        found[name] = flow.fingerprint
+    return found
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed",
+        "env.max_turns=3",
+        "model.dtype=bfloat16",
+        "prompt.observation=grid_coords",
+        "sampling.max_new_tokens=30",
+        "generation.max_batch=7",
+        "sft.state_loss=mask",
+        "ppo.base_seed=77",
+        "ppo.total_steps=2",
+        "verl.overrides=['a.b=1']",
+    ],
+)
+def test_every_setting_of_a_run_that_starts_elsewhere_moves_ppo_and_evaluation(
+    override: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = fingerprints_of(LAKE)
+    changes: dict[str, Any] = {"seed": 1} if override == "seed" else {"overrides": [override]}
+    other = conf.compose(env="frozenlake", model="tiny", **changes)
+    moved = fingerprints_of(other)
+    for stage in ("ppo_train", "evaluate"):
+        assert moved[stage] != base[stage], stage
+
+
+def test_the_code_of_skipped_stages_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, code_of = fingerprints_of(LAKE), fingerprints.code_of
+    skipped = ("selfplay_generate", "filter_format", "sft_train")
+    monkeypatch.setattr(
+        fingerprints,
+        "code_of",
+        lambda stage, game: {"changed": "1"} if stage in skipped else code_of(stage, game),
+    )
+    assert fingerprints_of(LAKE) == base
 
 
 # With the flow
