@@ -153,14 +153,15 @@ def _check_speech(theirs: Mapping[str, Any], config: Config, source: str) -> Non
 
 
 def _speech(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What answers look like after finetuning."""
+    """What finetuning shows, and what answers look like after it."""
     prompt = settings["prompt"]
-    speech = {"response_format": prompt["response_format"]}
-    if speech["response_format"] != "world_model":
-        return speech
-    if settings["sft"]["state_loss"] == "strip":
-        return {"response_format": "plain"}
-    return speech | {key: prompt[key] for key in ("observation", "prediction")}
+    keys = ["response_format", "state_shown", "random_coords"]
+    if prompt["response_format"] == "world_model":
+        if settings["sft"]["state_loss"] == "strip":
+            prompt = {**prompt, "response_format": "plain"}
+        else:
+            keys += ["observation", "prediction", "prediction_steps"]
+    return {key: prompt[key] for key in keys if key in prompt}  # an older run hasn't every setting
 
 
 def _environment(exported: Mapping[str, Any], source: Source, env_id: str) -> str:

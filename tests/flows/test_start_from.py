@@ -159,6 +159,9 @@ def test_a_changed_model_is_refused(exported: dict[str, Any], tmp_path: Path) ->
         ("vanilla_rl", [], "taught prompt.response_format=world_model.*=plain, which"),
         ("spa", ["sft.state_loss=strip"], "taught prompt.response_format=world_model.*=plain, whi"),
         ("spa_coords", [], "taught prompt.observation=grid, .*prompt.observation=grid_coords,"),
+        ("spa", ["prompt.state_shown=coords"], "taught prompt.state_shown=grid, .*shown=coords,"),
+        ("spa", ["prompt.prediction_steps=each"], "taught prompt.prediction_steps=last, .*=each,"),
+        ("spa_random_coords", [], "taught prompt.random_coords=False, .*coords=True,"),
     ],
 )
 def test_a_model_from_scratch_is_asked_for_no_other_answers_than_it_was_taught(
@@ -171,6 +174,25 @@ def test_a_model_from_scratch_is_asked_for_no_other_answers_than_it_was_taught(
         earlier.find(Request(start_from="7"), other)
     other.model.from_scratch = False  # a pretrained one reads what it is asked for
     earlier.find(Request(start_from="7"), other)
+
+
+@pytest.mark.parametrize(
+    ("env", "experiment", "source"),
+    [
+        ("frozenlake", "cross_game", "7@sokoban"),
+        ("frozenlake_6x6", "easy_to_hard", "7@frozenlake"),
+        ("sokoban_harder", "cross_complexity", "7@sokoban"),
+    ],
+)
+def test_the_experiments_that_start_from_another_game_speak_as_it_does(
+    exported: dict[str, Any], env: str, experiment: str, source: str
+) -> None:
+    for known in ("frozenlake", "sokoban"):
+        taught = conf.to_plain(conf.compose(env=known, model="tiny"))
+        exported["settings"]["envs"][known] = taught
+    del taught["prompt"]["prediction_steps"]  # of a run that is older than the setting
+    asked = conf.compose(env=env, model="tiny", experiment=experiment)
+    assert earlier.find(Request(start_from=source), asked)["origin"]["run"] == "SPAFlow/7"
 
 
 def test_a_directory_is_copied_by_the_step_in_whose_place_it_stands(tmp_path: Path) -> None:
