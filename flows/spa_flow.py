@@ -61,8 +61,10 @@ def read_settings(given: str) -> dict[str, Any]:
         request = runs.read_request(ARGV[1:] if starts else [])
         if starts:
             from steps import preflight
+            from steps.storage import git_commit
 
             settings = runs.settings_of(request, check=preflight.check, find=earlier_model)
+            settings["commit"] = git_commit()
         else:
             settings = runs.settings_of(request)
     except SPAError as error:

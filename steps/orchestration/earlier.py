@@ -63,9 +63,9 @@ def read_source(text: str, start_at: str) -> Source:
 def find(request: Request, config: Config) -> dict[str, Any]:
     """Where one environment of a new run starts, as plain settings.
 
-    `at`, `origin` (whose model it is), `model_dir` (empty where the datastore is remote), and
-    `taken`: stage -> the result that stands in its place. Raises `SPAError` where there is no such
-    model, or a damaged one.
+    `at`, `origin` (whose model it is), `experiment` (of that run), `model_dir` (empty where the
+    datastore is remote), and `taken`: stage -> the result that stands in its place. Raises
+    `SPAError` where there is no such model, or a damaged one.
     """
     source = read_source(request.start_from, request.start_at)
     if source.directory is not None:
@@ -76,8 +76,9 @@ def find(request: Request, config: Config) -> dict[str, Any]:
         why = error if isinstance(error, DataError) else f"no run {source.run!r} that has begun."
         raise ConfigError(f"--start-from {request.start_from}: {why}") from error
     start = _from_run(exported, source, request.start_at, config.env.id)
-    _check_speech(exported["settings"]["envs"][start["origin"]["env"]], config, request.start_from)
-    return start
+    theirs = exported["settings"]["envs"][start["origin"]["env"]]
+    _check_speech(theirs, config, request.start_from)
+    return start | {"experiment": theirs.get("experiment", "")}
 
 
 def adopted(start: Mapping[str, Any], stage: Stage) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ SCHEMA = 1
 
 
 def export_run(run_id: str) -> dict[str, Any]:
-    """`run`, `finished`, `seconds`, `settings` and, by environment, the stages' results.
+    """`run`, `finished`, `began`, `seconds`, `settings` and, by environment, the stages' results.
 
     `run_id` is a number or a pathspec. An unfinished run gives the stages that it has done, in a
     branch that failed those before the failure. Addresses in the settings have no passwords.
@@ -55,6 +55,7 @@ def export_run(run_id: str) -> dict[str, Any]:
         "schema": SCHEMA,
         "run": pathspec,
         "finished": bool(run.finished),
+        "began": run.created_at.timestamp(),
         "seconds": _seconds(run),
         "settings": shown(run["start"].task.data.settings),
         "environments": environments,

@@ -93,9 +93,10 @@ def fingerprint(parts: Parts) -> str:
 
 
 def fingerprint_of_taken(parts: Parts, taken_from: Mapping[str, str]) -> str:
-    """The same for a stage whose result was taken over: where from, and settings, without its code.
+    """The same where a result was taken over: where from, and the settings, without the code.
 
-    Later stages read its settings, too, and count only their own. What made the model doesn't matter.
+    Later stages read these settings, too, and count only their own. What made the model is told
+    by its origin.
     """
     counted = [parts["stage"], parts["settings"], parts["input"], taken_from]
     return storage.json_digest(counted)[:32]

@@ -14,7 +14,7 @@ import conf
 import envs
 from envs.errors import EnvironmentConfigError, EnvironmentIdError
 from steps.report.paper_rows import Row
-from steps.report.published import LARGE_LAKE_MODEL, Published
+from steps.report.published import LARGE_LAKE_MODEL, Published, is_same_model
 
 WORLDS = {"frozenlake": "frozenlake_upstream", "sokoban": "sokoban", "sudoku": "sudoku"}
 """Game -> the world that the published code configures."""
@@ -91,8 +91,7 @@ def differences(row: Row, published: Published | None) -> list[str]:
         **{name: (ours.get(key), theirs.get(key)) for key, name in SETTINGS.items()},
         "episodes a PPO step": (_episodes(ours), _episodes(theirs)),
     }
-    own_name = published.model.split("-Instruct")[0].lower()
-    if row.model == own_name:
+    if is_same_model(row.model, published.model):
         del found["model"]
     notes = [
         f"{name} {_text(own)}" + ("" if other is None else f" ({_text(other)})")

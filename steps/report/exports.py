@@ -32,6 +32,12 @@ class Played:
     stages: Mapping[str, Mapping[str, Any]]
     seconds: float | None
     """Of the whole run, all its environments together."""
+    origin: str = ""
+    """Run, environment, stage and digest of the model it started from; a directory's digest."""
+    began: float = 0.0
+    """Seconds since 1970, or a number that grows from run to run."""
+    commit: str = ""
+    """Of the code; empty where the run doesn't say."""
 
     @property
     def experiment(self) -> str:
@@ -57,7 +63,12 @@ class Played:
     @property
     def ppo(self) -> Mapping[str, Any]:
         """Result of PPO, or nothing."""
-        return self.stages.get("ppo_train", {})
+        return self.computed("ppo_train")
+
+    def computed(self, stage: str) -> Mapping[str, Any]:
+        """A stage's result; nothing where it was taken from elsewhere and isn't this run's."""
+        result = self.stages.get(stage, {})
+        return {} if "taken_from" in result else result
 
     @property
     def episodes_a_step(self) -> int:
@@ -128,6 +139,9 @@ def _add(exported: Mapping[str, Any], name: str, found: Collection) -> None:
             settings={**conf.flat(conf.Config()), **flat(plain), **_start(start)},
             stages=stages,
             seconds=exported.get("seconds"),
+            origin=_origin(start),
+            began=_began(exported),
+            commit=str(exported["settings"].get("commit", "")),
         )
         if stages.get("evaluate", {}).get("summary"):
             found.played.append(one)
@@ -151,13 +165,27 @@ def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return pairs
 
 
+def _began(exported: Mapping[str, Any]) -> float:
+    """When a run began; where an export doesn't say, by its id: the clock's microseconds."""
+    number = str(exported["run"]).rpartition("/")[2]
+    return float(exported.get("began") or (int(number) / 1e6 if number.isdecimal() else 0))
+
+
+def _origin(start: Mapping[str, Any]) -> str:
+    origin = start.get("origin", {})
+    return " ".join(str(value) for key, value in origin.items() if key != "directory")
+
+
 def _start(start: Mapping[str, Any]) -> dict[str, Any]:
-    """Which earlier stage a run started from: kind of model, not which run of several."""
+    """What kind of model a run started from: not which run's of several, but which directory's."""
     if not start:
         return {}
     origin = start["origin"]
+    is_directory = "directory" in origin
     return {
         "start.at": start["at"],
         "start.stage": origin.get("stage", "directory"),
         "start.env": origin.get("env", ""),
+        "start.experiment": start.get("experiment", ""),
+        "start.directory": origin["digest"][:12] if is_directory else "",
     }

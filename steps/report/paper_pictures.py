@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from steps.report.arm_figures import Dot, DotPanel, Panel, dots, training
 from steps.report.equal import SUCCESS, WINDOW, curve_of, line, own_budget
 from steps.report.paper_rows import Row, estimate_text, value_of
-from steps.report.published import published_row, text_of
+from steps.report.published import text_of
 from steps.report.series import Series
 from steps.report.tables import number
 
@@ -76,7 +76,7 @@ def curves(rows: Sequence[Row]) -> bytes:
 def _dot(row: Row) -> Dot:
     rate, many = row.score("pass@1"), row.score("pass@8")
     assert rate is not None, row
-    paper = published_row(row.experiment, row.env_id, row.model)
+    paper = row.published
     seeds = [float(run.summary["pass@1"]) for run in row.runs]
     world = (number(value_of(row.score(key))) for key in _WORLD)
     return Dot(

@@ -19,6 +19,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from steps.report.exports import Played
+from steps.report.published import Published, published_row
 from steps.report.tables import NONE, number, pass_keys
 
 ORDER = (
@@ -66,7 +67,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Runs of one arm on one environment with one model, one a seed."""
+    """Runs of one arm on one environment with one model, one a seed and model to start from."""
 
     env_id: str
     experiment: str
@@ -85,6 +86,12 @@ class Row:
         """The same for a picture: a split row's number."""
         place = self.variant.split(":")[0]
         return f"{self.experiment} ({place})" if place else self.experiment
+
+    @property
+    def published(self) -> Published | None:
+        """The paper's row."""
+        model = "" if self.runs[0].settings["model.from_scratch"] else self.model
+        return published_row(self.experiment, self.env_id, model)
 
     @property
     def ks(self) -> list[int]:
@@ -152,7 +159,7 @@ def value_of(found: Estimate | None) -> float | None:
 def rows_of(played: Iterable[Played]) -> tuple[list[Row], list[str]]:
     """Rows by environment and arm, and a line for each split and for each run left out."""
     groups: dict[tuple[str, str, str], list[Played]] = {}
-    for run in played:
+    for run in sorted(played, key=lambda each: each.began):
         groups.setdefault((run.env_id, run.experiment, run.model), []).append(run)
     rows: list[Row] = []
     lines: list[str] = []
@@ -169,6 +176,7 @@ def rows_of(played: Iterable[Played]) -> tuple[list[Row], list[str]]:
                 runs=_one_a_seed(part, lines),
                 variant=_variant(index, part[0].settings, keys) if keys else "",
             )
+            lines += _commit_lines(row)
             rows.append(row)
     return sorted(rows, key=_place), lines
 
@@ -212,13 +220,25 @@ def _split_line(what: str, parts: Sequence[Sequence[Played]], keys: Sequence[str
 
 
 def _one_a_seed(runs: Sequence[Played], lines: list[str]) -> tuple[Played, ...]:
-    """The last run of each seed: one that was run twice counts once."""
-    by_seed = {run.seed: run for run in runs}
+    """The last run of each seed and origin: one that was run twice counts once."""
+    last = {(run.seed, run.origin): run for run in runs}
     for run in runs:
-        if by_seed[run.seed] is not run:
-            other = by_seed[run.seed].name
+        if last[run.seed, run.origin] is not run:
+            other = last[run.seed, run.origin].name
             lines.append(f"{run.name}: seed {run.seed} was run again as {other}, which counts.")
-    return tuple(by_seed[seed] for seed in sorted(by_seed))
+    return tuple(last[key] for key in sorted(last))
+
+
+def _commit_lines(row: Row) -> list[str]:
+    """A line where the runs of a row are of different code."""
+    names: dict[str, list[str]] = {}
+    for run in row.runs:
+        known = run.commit.partition("-")
+        names.setdefault(known[0][:12] + "".join(known[1:]), []).append(run.name)
+    if len(names.keys() - {"", "unknown"}) < 2:
+        return []
+    each = "; ".join(f"{commit or 'unknown'}: {', '.join(runs)}" for commit, runs in names.items())
+    return [f"{row.arm} on {row.env_id} with {row.model} is of different commits: {each}."]
 
 
 def _scores(run: Played, *, before: bool) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ from steps.report.equal import (
 from steps.report.exports import Played
 from steps.report.paper_pictures import curves, picture
 from steps.report.paper_rows import Estimate, Row, estimate_text, rows_of, value_of
-from steps.report.published import pair_text, published_row, text_of
+from steps.report.published import pair_text, text_of
 from steps.report.tables import NONE, duration, number
 
 WORLD_MODEL = (
@@ -152,13 +152,14 @@ FACTS: dict[str, Callable[[Played], float | None]] = {
         None if run.ppo.get("steps") is None else run.ppo["steps"] * run.episodes_a_step
     ),
     "ppo_seconds": lambda run: run.ppo.get("seconds"),
-    "sft_seconds": lambda run: run.stages.get("sft_train", {}).get("seconds"),
+    "sft_seconds": lambda run: run.computed("sft_train").get("seconds"),
     "run_seconds": lambda run: run.seconds,
     "parameters": lambda run: (
-        run.stages.get("sft_train", {}).get("parameters") or run.ppo.get("parameters")
+        run.stages.get("sft_train", {}).get("parameters")
+        or run.stages.get("ppo_train", {}).get("parameters")
     ),
 }
-"""Column -> fact of a run."""
+"""Column -> fact of a run, of what it computed itself."""
 
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -173,10 +174,7 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def _row_cells(row: Row, ks: Sequence[int]) -> list[str]:
-    paper, facts = (
-        published_row(row.experiment, row.env_id, row.model),
-        {name: row.mean(of) for name, of in FACTS.items()},
-    )
+    paper, facts = row.published, {name: row.mean(of) for name, of in FACTS.items()}
     size = facts["parameters"]
     return [
         row.env_id,
@@ -254,7 +252,7 @@ def _own_notes(row: Row) -> list[str]:
 
 
 def _paper_record(row: Row) -> dict[str, Any]:
-    paper = published_row(row.experiment, row.env_id, row.model)
+    paper = row.published
     notes = "; ".join([*_own_notes(row), *differences(row, paper)])
     if paper is None:
         return {"notes": notes}

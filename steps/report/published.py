@@ -8,6 +8,7 @@ Which slip its lakes have isn't stated; at the published code's 1/3 no policy re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,13 +16,8 @@ FAMILIES = ("frozenlake", "sokoban", "sudoku")
 MAIN_MODEL = "Qwen2.5-1.5B-Instruct"
 LARGE_LAKE, LARGE_LAKE_MODEL = "6x6", "Qwen2.5-3B"
 """Its lakes are larger than those of the other models."""
-MODELS = {
-    "qwen2.5-0.5b": "Qwen2.5-0.5B-Instruct",
-    "qwen2.5-1.5b": MAIN_MODEL,
-    "qwen2.5-3b": LARGE_LAKE_MODEL,
-    "llama3.2-1b": "LLaMA3.2-1B-Instruct",
-}
-"""Our names of the paper's models."""
+SAME_ARM = {"spa_coords": "spa"}
+"""Our arm -> the paper's that it is, for the models whose other arms have no coordinates."""
 
 Rates = tuple[float, float]
 """Pass@1 and Pass@8."""
@@ -156,13 +152,26 @@ def family_of(env_id: str) -> str:
     return next((family for family in FAMILIES if env_id.startswith(family)), "")
 
 
+def is_same_model(ours: str, theirs: str) -> bool:
+    """Whether two names are of one model: neither owner, case, hyphens nor `Instruct` matter."""
+    return _plain_name(ours) == _plain_name(theirs)
+
+
+def _plain_name(model: str) -> str:
+    return re.sub(r"[-_ ]|instruct", "", model.rpartition("/")[2].lower())
+
+
 def published_row(experiment: str, env_id: str, model: str) -> Published | None:
-    """The paper's row for an experiment: with our model, else on our size, else the main one."""
-    sized = LARGE_LAKE_MODEL if LARGE_LAKE in env_id else ""
-    wanted = (MODELS.get(model, ""), sized, MAIN_MODEL)
-    rows = [
-        row for row in PUBLISHED if row.experiment == experiment and row.family == family_of(env_id)
-    ]
+    """The paper's row for an experiment with a model; None where it has none.
+
+    An empty name is one of ours from scratch, which the paper hasn't: it stands beside the model
+    that played on our size, else the main one.
+    """
+    arm = SAME_ARM.get(experiment, experiment)
+    rows = [row for row in PUBLISHED if row.experiment == arm and row.family == family_of(env_id)]
+    if model:
+        return next((row for row in rows if is_same_model(model, row.model)), None)
+    wanted = (LARGE_LAKE_MODEL if LARGE_LAKE in env_id else "", MAIN_MODEL)
     rows.sort(key=lambda row: wanted.index(row.model) if row.model in wanted else len(wanted))
     return rows[0] if rows else None
 

@@ -249,6 +249,19 @@ def test_the_settings_say_where_a_run_starts(exported: dict[str, Any]) -> None:
     assert runs.settings_of(Request())["start"] == {}
 
 
+def test_the_settings_say_of_what_arm_the_model_is_and_of_what_code_the_run(
+    exported: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported["settings"]["envs"]["frozenlake"] = {"experiment": "vanilla_rl"}
+    line = ["spa_flow.py", "run", "--profile", "smoke", "--start-from", "7", "--override"]
+    monkeypatch.setattr(spa_flow, "ARGV", [*line, "tracking.enabled=false"])
+    monkeypatch.setattr(preflight, "check", lambda config: None)
+    monkeypatch.setattr(preflight, "check_start", lambda config, model_dir: None)
+    settings = spa_flow.read_settings("{}")
+    assert settings["start"]["frozenlake"]["experiment"] == "vanilla_rl"
+    assert settings["commit"] == storage.git_commit()
+
+
 def test_the_card_of_a_stage_that_was_taken_says_where_from() -> None:
     origin = {"run": "SPAFlow/7", "stage": "sft_train", "env": "sokoban", "digest": "abc"}
     chosen = unless_taken(lambda result: [Markdown(text="computed")])

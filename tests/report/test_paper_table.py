@@ -155,6 +155,87 @@ def test_a_seed_that_was_run_twice_counts_once(tmp_path: Path) -> None:
     assert lines == ["run0: seed 0 was run again as run1, which counts."]
 
 
+def started(
+    number: int, *, experiment: str = "vanilla_rl", seed: int = 0, directory: str = "", of: str = ""
+) -> dict[str, Any]:
+    """A run that measured a model of run `number`, or of a directory."""
+    run = exported(experiment=experiment, seed=seed, rate=number / 100)
+    origin = {"run": f"SPAFlow/{number}", "env": "frozenlake", "stage": "ppo_train"}
+    if directory:
+        origin = {"directory": directory}
+    origin["digest"] = f"{number}" * 32
+    start = {"at": "evaluate", "origin": origin, "experiment": of}
+    run["settings"]["start"] = {"frozenlake": start}
+    stages = run["environments"]["frozenlake"]
+    del stages["ppo_train"]["curve"]
+    for stage in ("sft_train", "ppo_train"):
+        stages[stage] |= {"taken_from": origin, "directory": {}}
+    return run
+
+
+def test_models_of_several_runs_that_are_measured_with_one_seed_all_count(tmp_path: Path) -> None:
+    found, lines = rows_of(collect(tmp_path, *map(started, (50, 60, 70))).played)
+    assert [[each.summary["pass@1"] for each in row.runs] for row in found] == [[0.5, 0.6, 0.7]]
+    assert lines == []
+    again = collect(tmp_path, started(50), started(50), started(60))
+    (row,), lines = rows_of(again.played)
+    assert (len(row.runs), lines) == (2, ["run0: seed 0 was run again as run1, which counts."])
+
+
+def test_directories_are_rows_of_their_own_whatever_the_seed(tmp_path: Path) -> None:
+    runs = [started(50, directory="a"), started(60, directory="b", seed=1)]
+    found, (line,) = rows_of(collect(tmp_path, *runs).played)
+    assert [len(row.runs) for row in found] == [1, 1]
+    assert line.endswith("start.directory 505050505050 | 606060606060.")
+    moved = [started(50, directory="a"), started(50, directory="c")]
+    (row,), _ = rows_of(collect(tmp_path, *moved).played)
+    assert len(row.runs) == 1
+
+
+def test_models_of_several_arms_are_rows_of_their_own(tmp_path: Path) -> None:
+    runs = [started(50, of="spa"), started(60, of="vanilla_rl", seed=1)]
+    found, _ = rows_of(collect(tmp_path, *runs).played)
+    assert [row.variant for row in found] == [
+        "1: start.experiment spa", "2: start.experiment vanilla_rl"
+    ]  # fmt: skip
+
+
+def test_steps_of_another_run_are_not_shown_as_this_ones(tmp_path: Path) -> None:
+    (row,) = rows(tmp_path, started(50))
+    (record,) = csv.DictReader(io.StringIO(paper_table.as_csv([row])))
+    facts = ("ppo_steps", "ppo_episodes", "ppo_seconds", "sft_seconds")
+    assert [record[name] for name in facts] == [""] * len(facts)
+    assert record["parameters"] == "103168.0"
+    text = paper_table.markdown([row], [])
+    assert "– (–)" in text
+    assert "starts from ppo_train of SPAFlow/50 on frozenlake" in text
+
+
+def test_the_later_run_counts_whatever_the_files_are_called(tmp_path: Path) -> None:
+    later, sooner = exported(rate=0.6), exported(rate=0.5)
+    later["run"], sooner["run"] = "SPAFlow/1795839932192760", "SPAFlow/1795839932192759"
+    found, lines = rows_of(collect(tmp_path, later, sooner).played)
+    assert [each.summary["pass@1"] for each in found[0].runs] == [0.6]
+    assert lines == ["run1: seed 0 was run again as run0, which counts."]
+    sooner["began"] = 1795839999.0  # by the clock, where the ids are another service's
+    found, _ = rows_of(collect(tmp_path, later, sooner).played)
+    assert [each.summary["pass@1"] for each in found[0].runs] == [0.5]
+
+
+def test_a_row_of_runs_of_different_code_says_so(tmp_path: Path) -> None:
+    runs = [exported(seed=seed) for seed in range(4)]
+    for run, commit in zip(runs, ("a" * 40, "a" * 40, f"{'b' * 40}-dirty"), strict=False):
+        run["settings"]["commit"] = commit
+    found, lines = rows_of(collect(tmp_path, *runs).played)
+    assert len(found) == 1
+    assert lines == [
+        "spa on frozenlake with tiny is of different commits: aaaaaaaaaaaa: run0, run1; "
+        "bbbbbbbbbbbb-dirty: run2; unknown: run3."
+    ]
+    (tmp_path / "same").mkdir()
+    assert rows_of(collect(tmp_path / "same", *runs[:2]).played)[1] == []
+
+
 def test_the_order_is_the_papers(tmp_path: Path) -> None:
     arms = ("spa_epochs_2", "spa", "vanilla_rl", "spa_no_coords")
     found = rows(tmp_path, *(exported(experiment=arm) for arm in arms))
@@ -212,22 +293,47 @@ def test_a_run_id_is_exported_from_the_datastore(monkeypatch: pytest.MonkeyPatch
 
 
 def test_published_rows_by_hand() -> None:
-    spa = published_row("spa", "frozenlake_upstream", "tiny")
+    spa = published_row("spa", "frozenlake_upstream", "")
     assert spa is not None
     assert (spa.after, spa.before) == ((0.709, 0.75), (0.098, 0.438))
     assert (spa.model, spa.where) == ("Qwen2.5-1.5B-Instruct", "tables 2 and 7")
     small = published_row("state_estimation_rl", "sudoku", "qwen2.5-0.5b")
     assert small is not None
     assert small.after == (0.045, 0.141)
-    large = published_row("spa", "frozenlake_6x6", "tiny")
+    large = published_row("spa", "frozenlake_6x6", "")
     assert large is not None
     assert (large.model, large.after) == ("Qwen2.5-3B", (0.413, 0.461))
-    masked = published_row("spa_masked_states", "sokoban", "tiny")
+    masked = published_row("spa_masked_states", "sokoban", "")
     assert masked is not None
     assert masked.is_read_off
     assert "read off a plot" in text_of(masked)
-    assert published_row("spa_masked_states", "sudoku", "tiny") is None
-    assert published_row("spa", "webshop", "tiny") is None
+    assert published_row("spa_masked_states", "sudoku", "") is None
+    assert published_row("spa", "webshop", "") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Llama-3.2-1B-Instruct", 0.530),
+        ("meta-llama/Llama-3.2-1B-Instruct", 0.530),
+        ("Qwen2.5-0.5B-Instruct", 0.367),
+        ("qwen2.5-0.5b", 0.367),
+        ("qwen2.5-1.5b", 0.598),
+        ("Qwen2.5-3B", 0.497),
+        ("Qwen3-1.7B", None),
+        ("hf", None),
+    ],
+)
+def test_a_models_own_row_stands_beside_it_or_none(name: str, expected: float | None) -> None:
+    found = published_row("spa", "sokoban", name)
+    assert (found.after[0] if found else None) == expected
+    assert published_row("spa_no_coords", "sokoban", "qwen2.5-0.5b") is None  # not its own
+
+
+def test_spa_with_coordinates_is_the_papers(tmp_path: Path) -> None:
+    (row,) = rows(tmp_path, exported(experiment="spa_coords"))
+    assert row.published == published_row("spa", "frozenlake", "")
+    assert row.published is not None
 
 
 def test_published_rates_are_fractions_of_experiments_and_games_that_there_are() -> None:
@@ -250,7 +356,7 @@ def test_a_game_is_told_by_its_name(env_id: str, family: str) -> None:
 
 def test_differences_are_computed_from_both_settings(tmp_path: Path) -> None:
     (row,) = rows(tmp_path, exported())
-    notes = differences(row, published_row("spa", "frozenlake", "tiny"))
+    notes = differences(row, published_row("spa", "frozenlake", ""))
     for note in (
         "model tiny (Qwen2.5-1.5B-Instruct)",
         "chance to go where one wants 0.8 (0.333)",
