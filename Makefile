@@ -86,12 +86,14 @@ gpulock: $(VENV)/.installed-dev ## Resolve the gpu extra anew, into constraints-
 	{ sed -n '/^#/p' constraints-gpu.txt; $(RESOLVE); } > constraints-gpu.txt.new
 	mv constraints-gpu.txt.new constraints-gpu.txt
 
-gpucheck: $(VENV)/.installed-dev ## Whether the gpu extra still resolves to constraints-gpu.txt; installs nothing
+gpucheck: $(VENV)/.installed-dev ## Whether the gpu extra still resolves to constraints-gpu.txt, alone and with the others; installs nothing
 	@grep -v '^#' constraints-gpu.txt > $(VENV)/gpu-locked
 	@$(RESOLVE) --constraint constraints-gpu.txt > $(VENV)/gpu-resolved || { code=$$?; \
 	  test $$code -eq 2 || exit $$code; echo "make: the package index can't be reached: whether \
 	constraints-gpu.txt still fits wasn't looked at" >&2; exit $(UNREACHED); }; \
-	diff $(VENV)/gpu-locked $(VENV)/gpu-resolved && echo "constraints-gpu.txt fits pyproject.toml"
+	diff $(VENV)/gpu-locked $(VENV)/gpu-resolved && \
+	$(RESOLVE) --extra constrained --extra dev --constraint constraints-gpu.txt > $(VENV)/gpu-with-all && \
+	echo "constraints-gpu.txt fits pyproject.toml, and constrained and dev go beside it"
 
 clean: ## Remove the virtual environment and caches; runs and metrics stay
 	rm -rf $(VENV) $(VERL) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

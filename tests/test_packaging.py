@@ -90,9 +90,14 @@ def pinned(file: str) -> dict[str, str]:
 def test_the_gpu_extra_and_what_all_need_are_resolved_together() -> None:
     versions = pinned("constraints-gpu.txt")  # `make gpucheck` asks the index
     project = PYPROJECT["project"]
-    for text in [*project["dependencies"], *project["optional-dependencies"]["gpu"]]:
+    extras = project["optional-dependencies"]
+    for text in [*project["dependencies"], *extras["gpu"]]:
         wanted = Requirement(text)
         assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), text
+    for extra in ("constrained", "math", "webshop", "dev"):  # which go beside it
+        for wanted in map(Requirement, extras[extra]):
+            version = versions.get(canonicalize_name(wanted.name))
+            assert version is None or wanted.specifier.contains(version), wanted
     assert "flash-attn" not in versions
 
 

@@ -29,6 +29,8 @@ _SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
 """What `str.strip` takes away; none lies beyond U+3000."""
 _SURROGATES = (0xD800, 0xDFFF)
 """Numbers of no characters."""
+_CUTS = (0x80, 0x800, 0xD000, 0x10000)
+"""Where characters take another byte in UTF-8, and those before the surrogates' first byte, ED."""
 _ENOUGH = 3
 """So many equal actions in a row show a name before, between and after separators."""
 
@@ -265,10 +267,15 @@ def _quoted(text: str) -> str:
 
 
 def _any_but(characters: Iterable[str]) -> str:
-    """A class of ranges: an inverted one also takes bytes that are no characters."""
+    """A class of ranges: an inverted one also takes bytes that are no characters.
+
+    None goes across one of `_CUTS`: of such a one xgrammar before 0.2.8 (vLLM 0.24 has 0.2.3)
+    allows first bytes, ED among them, and nothing after them.
+    """
     gaps = [(ord(character), ord(character)) for character in characters]
     ranges, start = "", 0
-    for first, last in sorted([*gaps, _SURROGATES, (sys.maxunicode + 1, 0)]):
+    cuts = [(cut, cut - 1) for cut in _CUTS]  # gaps of no width
+    for first, last in sorted([*gaps, *cuts, _SURROGATES, (sys.maxunicode + 1, 0)]):
         if start < first:
             ranges += f"{_code(start)}-{_code(first - 1)}"
         start = max(start, last + 1)
