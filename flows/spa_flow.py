@@ -64,6 +64,8 @@ def read_settings(given: str) -> dict[str, Any]:
             from steps.storage import git_commit
 
             settings = runs.settings_of(request, check=preflight.check, find=earlier_model)
+            configs = [runs.config_of(settings, env_id) for env_id in settings["envs"]]
+            preflight.check_together(configs, runs.max_workers(ARGV))
             settings["commit"] = git_commit()
         else:
             settings = runs.settings_of(request)

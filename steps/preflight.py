@@ -22,11 +22,11 @@ from steps.agent.records import ResponseFormat
 from steps.agent.splice import write_response
 from steps.agent.states import PLACE
 from steps.errors import ConfigError, SPAError
-from steps.policies.engines import choose_engine
+from steps.policies.engines import choose_engine, may_take_gpus
 from steps.policies.model_directory import check_model, check_model_directory
 from steps.settings import check_context, check_generation, env_factory
 from steps.tracking import check_tracking
-from steps.training.backends import check_backends, choose_backend
+from steps.training.backends import check_backends, choose_backend, facts
 
 _SHAPE_KEYS = {
     "hidden_size": ("n_embd", "hidden_size"),
@@ -48,6 +48,31 @@ def check(config: Config) -> None:
     _check_words(config)
     _check_puzzles(config)
     check_tracking(config)
+
+
+def check_together(configs: Sequence[Config], max_workers: int) -> None:
+    """Raise `ConfigError` where branches on this machine would each take its GPUs for themselves.
+
+    vLLM wants most of a GPU's memory, and verl's trainer all GPUs; what the local backend and `hf`
+    need, several branches have beside one another.
+    """
+    alone = {config.env.id: who for config in configs if (who := _takes_gpus(config))}
+    if len(alone) > 1 and max_workers > 1:
+        raise ConfigError(
+            f"--env {','.join(config.env.id for config in configs)} plays and trains the "
+            f"environments at once, and {' and '.join(dict.fromkeys(alone.values()))} would take "
+            "this machine's GPUs in each of them; add --max-workers 1, which does one task at a "
+            "time (give it to `resume`, too), or start a run for each."
+        )
+
+
+def _takes_gpus(config: Config) -> str:
+    """Who in a local run has this machine's GPUs to itself; empty for nobody."""
+    if config.cluster != "local" or facts(config).gpus == 0:
+        return ""
+    if "verl" in (choose_backend(config, "sft"), choose_backend(config, "ppo")):
+        return "verl"
+    return "vLLM" if may_take_gpus(config) else ""
 
 
 def settled(config: Config, step: str) -> Config:

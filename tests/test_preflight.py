@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from conf.schema import Config
 from steps import preflight
 from steps.errors import ConfigError, ModelError, SPAError
 from steps.policies import engines
+from steps.training import backends
 
 QUIET = "tracking.enabled=false"
 
@@ -37,6 +39,35 @@ def model_dir(tmp_path: Path) -> Path:
 def test_what_can_be_run_passes(model_dir: Path) -> None:
     for config in (smoke(), smoke(model=str(model_dir)), smoke(model="owner/name")):
         preflight.check(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "model", "gpus", "vllm", "workers", "who"),
+    [
+        (["generation.engine=hf", "ppo.backend=verl"], "a/b", 2, "", 16, "verl"),
+        (["ppo.backend=local"], "a/b", 1, "", 16, "vLLM"),
+        (["ppo.backend=local"], "a/b", 1, "", 1, None),
+        (["ppo.backend=local"], "a/b", 0, "", 16, None),
+        (["ppo.backend=local"], "a/b", 1, "no vLLM", 16, None),
+        (["ppo.backend=local", "device=cpu"], "a/b", 1, "", 16, None),
+        ([], None, 1, "", 16, None),  # tiny models share a GPU
+    ],
+)
+def test_branches_that_would_take_the_same_gpus_are_refused(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], model: str | None, gpus: int,
+    vllm: str, workers: int, who: str | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(backends, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(engines, "_fault", lambda: vllm)
+    verl = ["ppo.lr_schedule=constant", "ppo.minibatch_size=16", "ppo.optimizer=adamw"]
+    config = smoke("sft.backend=local", *verl, *overrides, model=model)
+    preflight.check_together([config], workers)
+    other = replace(config, env=replace(config.env, id="sokoban"))
+    if who is None:
+        preflight.check_together([config, other], workers)
+        return
+    with pytest.raises(ConfigError, match=f"frozenlake,sokoban .*{who} would.*--max-workers 1"):
+        preflight.check_together([config, other], workers)
 
 
 @pytest.mark.parametrize("profile", ["single_gpu", "multi_gpu", "paper"])

@@ -27,6 +27,8 @@ from steps.errors import ConfigError, unknown_name
 CACHE_MODES = ("auto", "off", "refresh")
 RETRIES = 1
 """How often a stage is tried again after a crash."""
+METAFLOWS_WORKERS = 16
+"""Its own `--max-workers`."""
 STARTING = ("run", "resume")
 """Commands that start a run."""
 FLAGS = (
@@ -97,6 +99,14 @@ def read_request(argv: Sequence[str]) -> Request:
         return Request(**texts, seed=int(seed))
     except ValueError as error:
         raise ConfigError(f"--seed takes a whole number, not {seed!r}.") from error
+
+
+def max_workers(argv: Sequence[str]) -> int:
+    """How many tasks Metaflow does at once; what isn't a number is left for Metaflow to refuse."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--max-workers", default="")
+    found = parser.parse_known_args([*argv])[0].max_workers
+    return int(found) if found.isdecimal() else METAFLOWS_WORKERS
 
 
 def settings_of(

@@ -37,6 +37,15 @@ def choose_engine(config: Config) -> str:
     return "vllm"
 
 
+def may_take_gpus(config: Config) -> bool:
+    """Whether vLLM on a GPU may answer, told without asking torch for one."""
+    if config.generation.engine != "vllm" and (
+        config.generation.engine == "hf" or config.device == "cpu" or config.model.from_scratch
+    ):
+        return False
+    return not _fault() and not is_cpu_build()
+
+
 def check_engine(config: Config) -> None:
     """Raise `ConfigError` for what can be told where the flow starts, which may have no GPU."""
     if config.generation.engine == "vllm" and (fault := _fault()):

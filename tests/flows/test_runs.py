@@ -18,6 +18,12 @@ def test_options_are_read_in_both_spellings_and_metaflows_are_left_alone() -> No
     assert read_request(line) == Request(env="a,b", seed=3, override="ppo.lr=1e-5 sft.lr=1e-3")
 
 
+def test_metaflows_workers_are_read_in_both_spellings() -> None:
+    assert runs.max_workers(["flow.py", "run", "--max-workers", "1"]) == 1
+    assert runs.max_workers(["flow.py", "run", "--max-workers=2"]) == 2
+    assert runs.max_workers(["flow.py", "run"]) == runs.max_workers(["--max-workers=x"]) == 16
+
+
 def test_overrides_of_several_options_count_together() -> None:
     line = ["run", "--override", "ppo.lr=1e-5", "--seed=3", "--override=sft.lr=1e-3 sft.epochs=2"]
     assert read_request(line) == Request(seed=3, override="ppo.lr=1e-5 sft.lr=1e-3 sft.epochs=2")
