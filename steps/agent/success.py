@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist, fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ QUARTERS = ("hardest", "harder", "easier", "easiest")
 """Of the puzzles, by how often random play solves them."""
 MIN_PUZZLES = 16
 """Fewest that are told apart so."""
+_ALIKE = 1e-12
+"""Rates that differ by less are one rate, worked out in two ways."""
 _MAX_DRAWS = 1 << 22
 """Resampled values held at once: 32 MB, however many puzzles there are."""
 
@@ -170,7 +173,8 @@ def interval(
 
     Where the sample can't show its own spread, the bootstrap would claim certainty. Puzzles that
     all failed or all succeeded give the exact binomial bound instead (of n puzzles: (alpha/2) to
-    the power 1/n); a single puzzle says nothing of the others: 0 to 1; no puzzle: None.
+    the power 1/n), puzzles of one rate between Wilson's for as many tries as puzzles, which is
+    wider than theirs would be; a single puzzle says nothing of the others: 0 to 1; no puzzle: None.
     """
     settings = bootstrap or Bootstrap()
     tail = (1 - settings.confidence) / 2
@@ -182,6 +186,8 @@ def interval(
         return 0.0, 1 - tail ** (1 / len(values))
     if all(value == 1 for value in values):
         return tail ** (1 / len(values)), 1.0
+    if _are_alike(values):
+        return _wilson(values[0], len(values), tail)
     return _quantiles(_resampled_means(np.asarray(values, float), settings), tail)
 
 
@@ -190,16 +196,45 @@ def paired_gain(
 ) -> dict[str, float] | None:
     """Mean of `after - before` in Pass@1 over their common puzzles, with its interval.
 
-    None where fewer than two puzzles are common.
+    None where fewer than two puzzles are common. Where all gain the same, the interval is put
+    together from those of both rates (Newcombe 1998, method 10).
     """
     first, second = puzzle_values(before, 1), puzzle_values(after, 1)
-    gains = [second[puzzle] - first[puzzle] for puzzle in first if puzzle in second]
-    if len(gains) < 2:
+    pairs = [(first[puzzle], second[puzzle]) for puzzle in first if puzzle in second]
+    if len(pairs) < 2:
         return None
     settings = bootstrap or Bootstrap()
-    means = _resampled_means(np.asarray(gains, float), settings)
-    low, high = _quantiles(means, (1 - settings.confidence) / 2)
-    return {"gain": sum(gains) / len(gains), "low": low, "high": high, "puzzles": len(gains)}
+    gains = [late - early for early, late in pairs]
+    gain = sum(gains) / len(gains)
+    if _are_alike(gains):
+        low, high = _newcombe([early for early, _ in pairs], [late for _, late in pairs], settings)
+    else:
+        means = _resampled_means(np.asarray(gains, float), settings)
+        low, high = _quantiles(means, (1 - settings.confidence) / 2)
+    return {"gain": gain, "low": low, "high": high, "puzzles": len(gains)}
+
+
+def _are_alike(values: Sequence[float]) -> bool:
+    return max(values) - min(values) < _ALIKE
+
+
+def _wilson(rate: float, num: int, tail: float) -> tuple[float, float]:
+    """Wilson's interval of a rate in `num` tries."""
+    z = NormalDist().inv_cdf(1 - tail)
+    middle = (rate + z * z / (2 * num)) / (1 + z * z / num)
+    reach = z * math.sqrt(rate * (1 - rate) / num + (z / (2 * num)) ** 2) / (1 + z * z / num)
+    return middle - reach, middle + reach
+
+
+def _newcombe(
+    before: Sequence[float], after: Sequence[float], settings: Bootstrap
+) -> tuple[float, float]:
+    early, late = fmean(before), fmean(after)
+    (low_0, high_0), (low_1, high_1) = interval(before, settings), interval(after, settings)
+    assert low_0 is not None and high_0 is not None and low_1 is not None and high_1 is not None
+    gain = late - early
+    low = gain - math.hypot(late - low_1, high_0 - early)
+    return low, gain + math.hypot(high_1 - late, early - low_0)
 
 
 def _resampled_means(values: Floats, settings: Bootstrap) -> Floats:

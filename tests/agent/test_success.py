@@ -1,6 +1,7 @@
 """Pass@k, its intervals and paired gains, against brute force and hand cases."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -115,6 +116,23 @@ def test_interval_of_puzzles_that_all_agree_is_no_certainty():
     assert interval([]) == (None, None)
 
 
+def test_puzzles_of_one_rate_claim_no_certainty():
+    """Wilson's interval of 5 in 10 is (.2366, .7634), of 4 in 12 (.1381, .6094)."""
+    assert interval([0.5] * 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    thirds = [1 / 3] * 6 + [1 - 2 / 3] * 6  # one rate, worked out in two ways
+    assert interval(thirds) == pytest.approx((0.1381, 0.6094), abs=1e-4)
+
+
+def test_puzzles_that_all_gain_the_same_claim_no_certainty():
+    """The bound of 20 puzzles that agree is .1684 (.025 to the power 1/20 is .8316)."""
+    before = {str(i): Tries(num=4, successes=0) for i in range(20)}
+    after = {str(i): Tries(num=4, successes=4) for i in range(20)}
+    gained, same = paired_gain(before, after), paired_gain(before, before)
+    low = pytest.approx(1 - math.hypot(0.1684, 0.1684), abs=1e-4)
+    assert gained == {"gain": 1.0, "low": low, "high": 1.0, "puzzles": 20}
+    assert (same["low"], same["high"]) == pytest.approx((-0.1684, 0.1684), abs=1e-4)
+
+
 def test_bound_of_agreeing_puzzles_covers_as_it_says():
     # A true rate p shows only successes in n puzzles with chance p**n; at the bound that is 2.5 %.
     low, _ = interval([1.0] * 20)
@@ -135,8 +153,12 @@ def test_gain_is_paired_by_puzzle():
         "a": Tries(num=4, successes=1),
         "c": Tries(num=4, successes=0),
     }
-    # Both puzzles gain a quarter: however the puzzles are drawn, so does the mean.
-    assert paired_gain(before, after) == {"gain": 0.25, "low": 0.25, "high": 0.25, "puzzles": 2}
+    # Both puzzles gain a quarter: however the puzzles are drawn, so does the mean. Both rates reach
+    # a quarter to either side, and the gain as far as the diagonal.
+    reach = math.hypot(0.25, 0.25)
+    assert paired_gain(before, after) == pytest.approx(
+        {"gain": 0.25, "low": 0.25 - reach, "high": 0.25 + reach, "puzzles": 2}
+    )
     assert paired_gain({"a": before["a"]}, after) is None
 
 
