@@ -324,6 +324,11 @@ def _check_ppo(config: Config) -> None:
             f"ppo.critic_warmup={config.ppo.critic_warmup} lets the critic alone learn, and "
             "ppo.use_critic=false has none; set ppo.critic_warmup=0."
         )
+    if 0 < config.ppo.dual_clip <= 1:
+        raise ConfigError(
+            f"ppo.dual_clip={config.ppo.dual_clip:g} bounds the loss of a worse action below what "
+            "it is at first, so that nothing is learned of it; set it above 1, or 0 for none."
+        )
     if config.ppo.filter_ratio == 0:
         raise ConfigError("ppo.filter_ratio=0 leaves no group to train on; give 1 for all groups.")
 

@@ -263,7 +263,7 @@ class PPOSection:
     clip_low: float = 0.2
     clip_high: float = 0.28
     dual_clip: float = 3.0
-    """0 turns it off."""
+    """Above 1; 0 turns it off."""
     value_clip: float = 0.5
     """0 turns it off."""
     target_kl: float = 0.0

@@ -29,8 +29,6 @@ def _unknown(config: Config) -> str:
         return f"it learns sampled tokens alone (ppo.loss_on={ppo.loss_on}); set sampled."
     if ppo.target_kl > 0:
         return f"it can't end an update early (ppo.target_kl={ppo.target_kl:g}); set 0."
-    if 0 < ppo.dual_clip <= 1:
-        return f"its dual clip is above 1 (ppo.dual_clip={ppo.dual_clip:g}); set 0 for none."
     if ppo.exclude_zero_variance:
         return (
             "a step can't be left out where no group is fit to train on; set "

@@ -138,6 +138,8 @@ def test_overrides_are_read_in_hydras_syntax(
         ({"overrides": ["sampling.max_new_tokens=256"]}, ["no room for a prompt"]),
         ({"overrides": ["sampling.temperature=0"]}, ["PPO", "above 0"]),
         ({"overrides": ["ppo.group_size=1"]}, ["a group of one", "ppo.filter_ratio=1"]),
+        ({"overrides": ["ppo.dual_clip=1"]}, ["ppo.dual_clip=1 ", "above 1, or 0"]),
+        ({"overrides": ["ppo.dual_clip=0.2"]}, ["ppo.dual_clip=0.2 "]),
         ({"overrides": ["ppo.budget_factor=0.5"]}, ["give at least 1"]),
         ({"overrides": ["ppo.critic_warmup=2", "ppo.use_critic=false"]}, ["ppo.critic_warmup=0"]),
         (

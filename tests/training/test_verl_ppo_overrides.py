@@ -125,7 +125,6 @@ def test_own_overrides_come_last() -> None:
         ({"exclude_zero_variance": True}, "ppo.exclude_zero_variance"),
         ({"target_kl": 0.02}, "ppo.target_kl"),
         ({"loss_on": "all"}, "ppo.loss_on=all"),
-        ({"dual_clip": 1.0}, "ppo.dual_clip=1"),
         ({"keep": "best", "save_every": 7}, r"divisor of ppo.probe_every \(10\)"),
         ({"minibatch_size": 60}, r"multiple of ppo.group_size \(8\)"),
         ({"minibatch_size": 512}, "256 episodes of a step"),
