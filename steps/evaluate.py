@@ -25,7 +25,7 @@ from envs.errors import EnvironmentConfigError
 from steps import settings as from_config
 from steps import storage
 from steps.agent import success, worldmodel
-from steps.agent.records import ParseStatus, Trajectory, Turn
+from steps.agent.records import StopReason, Trajectory, Turn
 from steps.agent.rollout import EpisodeSpec
 from steps.agent.seeds import Stream, mix_seed
 from steps.agent.success import Bootstrap
@@ -113,25 +113,32 @@ def aggregate(trajectories: Sequence[Trajectory], config: Config) -> dict[str, f
     rates = success.success_scores(
         trajectories, pass_k={1, *config.evaluation.pass_k}, bootstrap=_bootstrap(config)
     )
-    return rates | play_scores(trajectories) | worldmodel.scores(trajectories)
+    played = play_scores(trajectories, config.env.max_actions_per_turn)
+    return rates | played | worldmodel.scores(trajectories)
 
 
-def play_scores(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
+def play_scores(trajectories: Sequence[Trajectory], actions_a_turn: int) -> dict[str, float | None]:
     """How the episodes were played: return, lengths and the share of useful actions.
 
     `valid_actions` is the share of actions that the game knows, of those that were executed or
-    couldn't be; actions beyond a limit or the end of the game are neither.
+    couldn't be; actions beyond a limit or the end of the game are neither. Episodes that broke are
+    in no mean over episodes, as they are in no rate of success; their turns count as turns.
     """
+    whole = [each for each in trajectories if each.stop_reason is not StopReason.POLICY_ERROR]
+    num_turns = [len(each.turns) for each in whole]
+    num_actions = [len(turn.transitions) for each in whole for turn in each.turns]
     turns = [turn for each in trajectories for turn in each.turns]
     actions = [step for turn in turns for step in turn.transitions]
     tokens = [len(turn.completion.token_ids) for turn in turns if turn.completion.token_ids]
     valid = sum(step.valid for step in actions)
     return {
-        "return": _mean(sum(each.reward for each in trajectories), len(trajectories)),
-        "turns_per_episode": _mean(len(turns), len(trajectories)),
-        "actions_per_episode": _mean(len(actions), len(trajectories)),
+        "return": _mean(sum(each.reward for each in whole), len(whole)),
+        "turns_per_episode": _mean(sum(num_turns), len(whole)),
+        "actions_per_episode": _mean(sum(num_actions), len(whole)),
         "effective_actions": _mean(sum(step.effective for step in actions), len(actions)),
-        "valid_actions": _mean(valid, len(actions) + sum(map(_num_unknown, turns))),
+        "valid_actions": _mean(
+            valid, len(actions) + sum(_num_unknown(turn, actions_a_turn) for turn in turns)
+        ),
         "response_chars": _mean(sum(len(turn.completion.text) for turn in turns), len(turns)),
         "response_tokens": _mean(sum(tokens), len(tokens)),
     }
@@ -264,11 +271,10 @@ def _track(tracker: Tracker, name: str, scores: Mapping[str, float | None]) -> N
     tracker.log(known, step=0)
 
 
-def _num_unknown(turn: Turn) -> int:
-    """Pieces of an answer that are no action; of too long an answer nobody looked at all pieces."""
-    if turn.parsed.status is ParseStatus.TOO_MANY_ACTIONS:
-        return 0
-    return turn.parsed.num_emitted - len(turn.parsed.actions)
+def _num_unknown(turn: Turn, actions_a_turn: int) -> int:
+    """Pieces of an answer that are no action, of as many as the turn could have played."""
+    looked_at = min(turn.parsed.num_emitted, actions_a_turn, turn.actions_left)
+    return looked_at - len(turn.parsed.actions)
 
 
 def _mean(total: float, num: int) -> float | None:

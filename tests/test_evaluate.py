@@ -266,7 +266,7 @@ def test_the_samples_are_drawn_at_the_temperature_of_evaluation(tmp_path, monkey
     assert set(asked) == {0.5, 0.0}
 
 
-def turn(*steps, status="ok", emitted=None, known=None):
+def turn(*steps, status="ok", emitted=None, known=None, left=9):
     """A turn whose actions were executed; `steps` are pairs of valid and effective."""
     played = tuple(
         Transition(
@@ -283,7 +283,7 @@ def turn(*steps, status="ok", emitted=None, known=None):
             status=ParseStatus(status), actions=actions,
             num_emitted=len(actions) if emitted is None else emitted,
         ),
-        reward=0.25 * len(steps),
+        reward=0.25 * len(steps), actions_left=left,
     )  # fmt: skip
 
 
@@ -294,20 +294,33 @@ def test_play_is_counted_by_hand():
             turn((True, True), (True, False)),
             turn((False, False)),  # a text that the game refuses
             turn((True, True), emitted=2, status="unknown_action"),  # one of two words is none
-            turn((True, True), emitted=9, status="too_many_actions"),  # nobody read the others
+            turn((True, True), emitted=9, left=1, status="too_many_actions"),  # one was left
             turn((True, True), known=3),  # the game was over before the other two
         ),
         stop_reason=StopReason.MAX_TURNS, success=False, response_format=ResponseFormat.PLAIN,
     )  # fmt: skip
     second = replace(first, turns=())
-    scores = evaluation.play_scores([first, second])
+    broken = replace(first, turns=(), stop_reason=StopReason.POLICY_ERROR)
+    scores = evaluation.play_scores([first, second, broken], 3)
     assert scores["turns_per_episode"] == 5 / 2
     assert scores["actions_per_episode"] == 6 / 2
     assert scores["effective_actions"] == 4 / 6
     assert scores["valid_actions"] == 5 / 7
     assert scores["return"] == 1.5 / 2
     assert (scores["response_chars"], scores["response_tokens"]) == (4, 2)
-    assert set(evaluation.play_scores([]).values()) == {None}
+    assert set(evaluation.play_scores([], 3).values()) == {None}
+
+
+@pytest.mark.parametrize("status", ["extra_text", "truncated", "too_many_actions"])
+def test_what_stands_beyond_a_limit_is_no_unknown_action(status):
+    """`Left || Left || Left` where a turn has one action, whatever else is wrong with it."""
+    played = Trajectory(
+        trajectory_id="a", env_id="e", env_seed=0, puzzle_hash="p", group=0, member=0, policy="x",
+        turns=(turn((True, True), emitted=3, status=status),),
+        stop_reason=StopReason.MAX_TURNS, success=False, response_format=ResponseFormat.PLAIN,
+    )  # fmt: skip
+    assert evaluation.play_scores([played], 1)["valid_actions"] == 1.0
+    assert evaluation.play_scores([played], 2)["valid_actions"] == 1 / 2
 
 
 def test_a_greedy_pass_plays_each_puzzle_once_without_sampling(tmp_path, monkeypatch):
