@@ -132,6 +132,11 @@ def run_episodes(
     return [done[position] for position in range(len(specs))]
 
 
+def has_board(world: TextEnv) -> bool:
+    """Whether the world's state formats differ: some worlds have one text for all of them."""
+    return world.describe(GRID) != world.describe(COORDS)
+
+
 class Episode:
     """One running episode. `ask` and `take` alternate until `stop_reason` is set.
 
@@ -171,10 +176,9 @@ class Episode:
         self.stop_reason: StopReason | None = None
         self.error = ""
         self.request: PolicyRequest | None = None
-        # Some worlds have one text for all formats; what isn't told needs no look.
-        self.has_board = settings.prompt.style is PromptStyle.STATE_ONLY or (
-            self.world.describe(GRID) != self.world.describe(COORDS)
-        )
+        # What isn't told needs no look.
+        is_bare = settings.prompt.style is PromptStyle.STATE_ONLY
+        self.has_board = is_bare or has_board(self.world)
 
     @names_the_game
     def ask(self) -> PolicyRequest:

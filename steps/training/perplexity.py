@@ -27,7 +27,7 @@ import torch
 from conf.schema import Config
 from steps.agent.prompts import History, PromptSettings, build_messages
 from steps.agent.records import StateFormat
-from steps.agent.rollout import EpisodeSpec, run_episodes
+from steps.agent.rollout import EpisodeSpec, has_board, run_episodes
 from steps.agent.seeds import Stream, mix_seed
 from steps.errors import DataError
 from steps.policies.base import make_policy
@@ -126,6 +126,7 @@ def prompt_around(config: Config, settings: PromptSettings, tokenizer: Any) -> t
         actions_left=config.env.max_actions,
         earlier=(),
         max_new_tokens=config.sampling.max_new_tokens,
+        has_board=has_board(world),
     )
     env.close()
     (text,) = render_prompts(tokenizer, [messages])

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 import conf
+from steps.agent.rollout import EpisodeSpec, run_episodes
 from steps.errors import DataError
-from steps.settings import prompt_settings
+from steps.policies.base import make_policy
+from steps.policies.chat_template import render_prompts
+from steps.settings import env_factory, policy_spec, prompt_settings, rollout_settings
 from steps.training.perplexity import (
     prompt_around,
     read_states,
@@ -99,6 +102,25 @@ def test_the_prompt_is_cut_where_the_state_stands() -> None:
     assert before.endswith("Turn 1\nState:\n")
     assert after.startswith("\nYou have 10 actions left.")
     assert after.endswith("<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize("env", ["countdown", "bandit", "metamathqa", "frozenlake"])
+def test_the_prompt_is_the_one_that_play_shows(env: str) -> None:
+    tokenizer, _ = make_tokenizer("smollm2")
+    overrides = ["device=cpu", "prompt.style=full", "prompt.history=full"]
+    overrides += ["env.kwargs.check=exact"] if env == "metamathqa" else []
+    config = conf.compose(profile="smoke", env=env, overrides=overrides)
+    (played,) = run_episodes(
+        [EpisodeSpec(env_seed=0, sampling_seed=0)],
+        env_id=config.env.id,
+        make_env=env_factory(config),
+        policy=make_policy(policy_spec(config, "random")),
+        settings=rollout_settings(config),
+    )
+    first = played.turns[0]
+    before, after = prompt_around(config, prompt_settings(config), tokenizer)
+    (shown,) = render_prompts(tokenizer, [first.prompt])
+    assert before + first.state_shown + after == shown
 
 
 def test_a_state_counts_once_a_puzzle_and_is_the_same_in_every_format() -> None:
