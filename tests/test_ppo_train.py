@@ -70,9 +70,9 @@ def test_a_run_leaves_a_better_model_and_no_work_directory(model_dir: str, tmp_p
     assert result["model"] == str(tmp_path / "out" / "model")
     assert (result["steps"], result["backend"]) == (20, "local")
     assert 0.4 < result["floor"] < 0.6 and result["ceiling"] is None  # two doors, no solver
-    assert [point["step"] for point in result["curve"]] == list(range(1, 21))
-    assert [point["step"] for point in result["curve"] if "probe/success" in point] == [10, 20]
-    assert result["curve"][-1]["rollout/success"] > result["curve"][0]["rollout/success"] + 0.25
+    assert [point["step"] for point in result["curve"]] == list(range(21))
+    assert [point["step"] for point in result["curve"] if "probe/success" in point] == [0, 10, 20]
+    assert result["curve"][-1]["rollout/success"] > result["curve"][1]["rollout/success"] + 0.25
     assert not same_weights(load_model(result["model"]), load_model(model_dir))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model"]
 

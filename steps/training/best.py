@@ -20,8 +20,12 @@ class Best:
     """Whether the settings ask for the best (`keep: best`)."""
 
     def step(self, curve: Sequence[Mapping[str, float]]) -> int | None:
-        """Step of the best point that has the number; None where the best isn't wanted."""
-        points = [point for point in curve if self.is_wanted and self.metric in point]
+        """Step of the best point that has the number; None where the best isn't wanted.
+
+        The model that the training began with, step 0, has no checkpoint and isn't among them.
+        """
+        known = (point for point in curve if self.is_wanted and self.metric in point)
+        points = [point for point in known if point["step"] > 0]
         top = max(points, key=lambda point: self.sign * point[self.metric], default=None)
         return None if top is None else int(top["step"])
 

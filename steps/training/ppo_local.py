@@ -86,6 +86,9 @@ def train_ppo(
         run.curve = list(learner.progress["curve"])
     policy = _player(learner)
     make_env = env_factory(config)
+    if section.probe_every and section.total_steps > 0 and start == 0:
+        before = _probe(peers, config, policy, make_env) | {"ppo/seconds": 0.0}
+        _note(peers, run, tracker, before)
     for step in range(start, section.total_steps):
         began = time.perf_counter()
         if section.time_limit_s > 0:
@@ -95,11 +98,7 @@ def train_ppo(
         run.seconds += time.perf_counter() - began
         if section.probe_every and run.steps % section.probe_every == 0:
             metrics |= _probe(peers, config, policy, make_env)
-        metrics["ppo/seconds"] = run.seconds
-        if peers.is_main:
-            run.curve.append({"step": run.steps, **metrics})
-            if tracker is not None:
-                tracker.log(metrics, run.steps)
+        _note(peers, run, tracker, metrics | {"ppo/seconds": run.seconds})
         out_of_time = section.time_limit_s > 0 and run.seconds >= section.time_limit_s
         if peers.gather(out_of_time)[0]:
             break
@@ -107,6 +106,14 @@ def train_ppo(
             keeping.keep(run.steps, run.curve, partial(_save, learner, run))
     run.kept_step = keeping.take_best(peers, learner.actor, run.curve, last=run.steps)
     return run
+
+
+def _note(peers: Peers, run: PPORun, tracker: Tracker | None, metrics: dict[str, float]) -> None:
+    """Enter a step's metrics into the curve; step 0 is a probe of the model as it came."""
+    if peers.is_main:
+        run.curve.append({"step": run.steps, **metrics})
+        if tracker is not None:
+            tracker.log(metrics, run.steps)
 
 
 def _player(learner: Learner) -> HFPolicy:

@@ -20,7 +20,7 @@ from steps.errors import DataError
 from steps.report import exports, paper_pictures, paper_table
 from steps.report.arm_figures import seeds_range
 from steps.report.differences import differences
-from steps.report.equal import at_equal
+from steps.report.equal import at_equal, line
 from steps.report.exports import Collection
 from steps.report.paper_rows import Row, estimate, rows_of
 from steps.report.published import PUBLISHED, family_of, published_row, text_of
@@ -234,6 +234,24 @@ def test_a_row_of_runs_of_different_code_says_so(tmp_path: Path) -> None:
     ]
     (tmp_path / "same").mkdir()
     assert rows_of(collect(tmp_path / "same", *runs[:2]).played)[1] == []
+
+
+@pytest.mark.parametrize("unit", ["episodes", "seconds"])
+def test_the_probe_before_the_first_step_stands_at_nothing(tmp_path: Path, unit: str) -> None:
+    short, long = exported(successes=(0.1,)), exported(seed=1, successes=(0.1,) * 40)
+    curve = long["environments"]["frozenlake"]["ppo_train"]["curve"]
+    curve[-1] |= {"probe/success": 0.9, "probe/pass@8": 0.9}
+    curve.insert(0, {"step": 0, "ppo/seconds": 0.0, "probe/success": 0.2, "probe/pass@8": 0.4})
+    found = rows(tmp_path, short, long)
+    (pair,) = found
+    (_, run) = pair.runs
+    assert line(run, "probe/pass@8", unit).x[0] == 0.0
+    (alone,) = at_equal([dataclasses.replace(pair, runs=(run,))], unit)
+    assert alone.probe == {"success": 0.9, "pass@8": 0.9}
+    shortened = dataclasses.replace(pair, runs=(pair.runs[0],), model="short")
+    compared = at_equal([shortened, dataclasses.replace(pair, runs=(run,))], unit)[1]
+    assert (compared.probe_at, compared.probe["pass@8"]) == (0.0, 0.4)
+    assert compared.success.value == 0.1
 
 
 def test_the_order_is_the_papers(tmp_path: Path) -> None:

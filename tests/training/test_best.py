@@ -51,6 +51,9 @@ def test_of_equals_the_earliest_is_the_best_and_points_without_the_number_dont_c
     success = [{"step": 10, "probe/success": 0.25}, {"step": 20, "probe/success": 0.75}]
     success += [{"step": 30, "probe/success": 0.75}]
     assert ppo_best("best").step(success) == 20
+    before = {"step": 0, "probe/success": 1.0}  # of no checkpoint
+    assert ppo_best("best").step([before, *success]) == 20
+    assert ppo_best("best").step([before]) is None
 
 
 @pytest.mark.parametrize(
@@ -167,8 +170,8 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def scores(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the probes will find; fill it before training."""
-    found: list[float] = []
+    """What the probes will find; fill it before training. Step 0 finds what no later one does."""
+    found: list[float] = [1.0]
     remaining: Iterator[float] = iter(found)
     monkeypatch.setattr(
         probe, "run_probe", lambda *_args, **_kwargs: {"probe/success": next(remaining)}
@@ -197,7 +200,7 @@ def test_ppo_leaves_the_model_of_the_highest_probe(
 def test_the_last_step_may_be_the_best(model_dir: str, tmp_path: Path, scores: list[float]) -> None:
     scores += [0.5, 0.25, 0.25, 0.75]
     best = ppo(model_dir, tmp_path, DirectoryCheckpoints(tmp_path / "store"))
-    scores += [0.5, 0.25, 0.25, 0.75]
+    scores += [1.0, 0.5, 0.25, 0.25, 0.75]
     last = ppo(model_dir, tmp_path, DirectoryCheckpoints(tmp_path / "other"), "last")
     assert best.kept_step == last.kept_step == 8
     assert same_weights(best.model, last.model)

@@ -157,8 +157,9 @@ def test_another_seed_trains_on_other_puzzles_and_is_probed_on_the_same(
     for config.seed in (0, 1):
         with episodes_of(monkeypatch) as plays:
             train(config, model_dir, tmp_path / str(config.seed))
-        trained[config.seed] = {(each.env_seed, each.puzzle_hash) for each in plays[0]}
-        probed[config.seed] = [each.env_seed for each in plays[1]]
+        trained[config.seed] = {(each.env_seed, each.puzzle_hash) for each in plays[1]}
+        probed[config.seed] = [each.env_seed for each in plays[2]]
+        assert [each.env_seed for each in plays[0]] == probed[config.seed]  # before the first step
     assert min(trained[0])[0] // 10**8 == 0 and min(trained[1])[0] // 10**8 == 1
     assert {split_of(puzzle) for _, puzzle in trained[0] | trained[1]} == {"train"}
     assert probed[0] == probed[1] == sorted(set(probed[0])) and len(probed[0]) == 8
@@ -237,7 +238,26 @@ def test_a_probe_takes_no_time_of_the_training(
     config.ppo.total_steps, config.ppo.probe_every = 2, 1
     run = train(config, model_dir, tmp_path)
     assert run.seconds < 100
-    assert [point["timing_s/probe"] for point in run.curve] == [1001.0, 1001.0]
+    assert [point["timing_s/probe"] for point in run.curve] == [1001.0] * 3
+    assert [point["step"] for point in run.curve] == [0, 1, 2]
+    assert run.curve[0]["ppo/seconds"] == 0.0 < run.curve[1]["ppo/seconds"]
+
+
+def test_probes_begin_with_the_model_as_it_came_and_change_nothing_of_the_training(
+    model_dir: str, tmp_path: Path
+) -> None:
+    config = toy_config()
+    config.ppo.total_steps, config.ppo.probe_every = 3, 2
+    probed = train(config, model_dir, tmp_path / "probed")
+    rows = [point for point in probed.curve if "probe/success" in point]
+    assert [point["step"] for point in rows] == [0, 2]
+    assert not any(name.startswith(("rollout/", "actor/")) for name in rows[0])
+    config.ppo.probe_every = 0
+    plain = train(config, model_dir, tmp_path / "plain")
+    assert [point["step"] for point in plain.curve] == [1, 2, 3]
+    assert same_weights(plain.model, probed.model)
+    config.ppo.probe_every, config.ppo.total_steps = 2, 0
+    assert train(config, model_dir, tmp_path / "none").curve == []  # nothing is trained
 
 
 def test_before_the_critic_is_warm_the_actor_stays_as_it_is(model_dir: str, tmp_path: Path) -> None:
