@@ -14,11 +14,11 @@ import pytest
 
 from conf import compose
 from conf.schema import Config
-from steps.policies.loading import load_model
+from steps.policies.loading import load_model, load_tokenizer
 from steps.policies.model_directory import form
 from steps.tracking import NullTracker
 from steps.training import sft_verl
-from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
+from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints, save_model
 from steps.training.machine import Machine
 from steps.training.sft_local import train_sft
 from steps.training.verl_sft_overrides import to_verl_overrides
@@ -150,6 +150,8 @@ def test_a_model_that_verl_wrote_has_the_form_of_one_that_was_saved_by_us(
     ours = form(finetune(settings(max_steps=2), llama, tmp_path)["model"])
     (theirs,) = (tmp_path / "work/verl").glob("global_step_2/huggingface")
     assert form(str(theirs)) == ours
+    save_model(tmp_path / "local", load_model(llama), load_tokenizer(llama))
+    assert form(str(tmp_path / "local")) == ours
     assert "attn_implementation" not in json.loads((theirs / "config.json").read_text())
 
 
