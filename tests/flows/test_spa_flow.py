@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -167,12 +169,23 @@ def test_a_password_in_an_override_is_kept_in_the_settings_alone(runs: Runs) -> 
     assert digest.removesuffix(")") in lineage
 
 
+@contextmanager
+def handled(number: signal.Signals, handler: signal.Handlers) -> Iterator[None]:
+    """A process that starts inside inherits that the signal is ignored, or isn't."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminated_run_ends_its_tasks_and_says_how_to_go_on(
     runs: Runs, ending: signal.Signals
 ) -> None:
-    process = runs.waiting()
+    with handled(signal.SIGHUP, signal.SIG_DFL):  # these tests may be run under nohup
+        process = runs.waiting()
     process.send_signal(ending)
     assert process.wait(280) != 0
     said = (runs.work / "out").read_text()
@@ -186,11 +199,8 @@ def test_a_terminated_run_ends_its_tasks_and_says_how_to_go_on(
 
 @pytest.mark.slow
 def test_a_run_under_nohup_outlives_its_terminal(runs: Runs) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the run inherits
-    try:
+    with handled(signal.SIGHUP, signal.SIG_IGN):
         process = runs.waiting()
-    finally:
-        signal.signal(signal.SIGHUP, before)
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(3)

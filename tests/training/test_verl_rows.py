@@ -61,7 +61,8 @@ def test_the_episodes_are_those_of_the_local_backend(
             list(probe_rows(config)),
         )
     ]
-    assert played == seen
+    assert played == seen[1:]
+    assert seen[0] == seen[2]  # the local backend's probe before the first step
 
 
 def test_no_puzzle_comes_twice_and_the_place_says_the_step() -> None:
