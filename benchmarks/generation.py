@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.models import SHAPES, build_model, build_tokenizer
 from steps.policies.base import PolicySpec
 from steps.policies.graph_sizes import graph_mode
-from steps.policies.vllm_engine import engine_arguments
+from steps.policies.vllm_arguments import engine_arguments
 
 LENGTHS = (65, 175)
 MAX_MODEL_LEN = 4096

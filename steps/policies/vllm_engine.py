@@ -17,7 +17,6 @@ twice.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Sequence
@@ -34,10 +33,10 @@ from steps.policies.context import context_length
 from steps.policies.encoding import decode_rows
 from steps.policies.endings import Answer, Part
 from steps.policies.engines import check_vllm, is_cpu_build
-from steps.policies.graph_sizes import graph_sizes, step_tokens
 from steps.policies.loading import load_tokenizer
 from steps.policies.model_directory import check_model, form
 from steps.policies.segments import Segments
+from steps.policies.vllm_arguments import engine_arguments
 
 if TYPE_CHECKING:
     from steps.policies.base import PolicySpec
@@ -52,10 +51,6 @@ ENVIRONMENT = {
 """What vLLM takes from the environment alone, where it isn't set already."""
 FORBID = -100.0
 """The bias at which vLLM leaves a token out; it takes no lower one."""
-CPU_BATCH_TOKENS = 4096
-"""Tokens of a step there; more only make a step longer."""
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""For which vLLM has kernels."""
 EPISODES_PER_ANSWER = 3
 """Most episodes that run for each answer that is written at once."""
 
@@ -321,55 +316,6 @@ def episodes_at_once(llm: Any, max_batch: int, max_model_len: int) -> int:
     cache = llm.llm_engine.vllm_config.cache_config
     fitting: int = (cache.num_gpu_blocks or 0) * cache.block_size // max_model_len
     return min(EPISODES_PER_ANSWER * max_batch, max(max_batch, fitting))
-
-
-def engine_arguments(spec: PolicySpec, max_model_len: int) -> dict[str, Any]:
-    """The arguments of `vllm.LLM`; weights are read from safetensors only."""
-    found: dict[str, Any] = {
-        "model": spec.model_dir,
-        "revision": spec.revision or None,
-        "trust_remote_code": spec.trust_remote_code,
-        "load_format": "safetensors",
-        "generation_config": "vllm",
-        "dtype": spec.dtype,
-        "max_model_len": max_model_len,
-        "max_num_seqs": spec.max_batch,
-        "gpu_memory_utilization": spec.gpu_memory_utilization,
-        "tensor_parallel_size": spec.tensor_parallel_size,
-        "enforce_eager": spec.enforce_eager,
-        "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logprobs",
-        "structured_outputs_config": {"backend": "xgrammar"},
-        "seed": 0,
-    }
-    if spec.device == "cpu":
-        # A prompt in pieces makes the CPU build turn its generator back, which it can't.
-        whole = max(max_model_len, CPU_BATCH_TOKENS)
-        found |= {"enable_chunked_prefill": False, "max_num_batched_tokens": whole}
-    else:
-        # Plans a step beside the one before: half as fast again, for ten seconds of imports.
-        found["distributed_executor_backend"] = "mp"
-        if not spec.enforce_eager:
-            found |= {
-                "max_num_batched_tokens": step_tokens(spec.max_batch),
-                "compilation_config": {"cudagraph_capture_sizes": graph_sizes()},
-            }
-    if spec.adapter_dir:
-        found |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _rank(spec.adapter_dir)}
-    return found
-
-
-def _rank(adapter_dir: str) -> int:
-    """The adapter's rank, rounded up to one of `LORA_RANKS`."""
-    try:
-        config = json.loads((Path(adapter_dir) / "adapter_config.json").read_text("utf-8"))
-        rank = max([int(config["r"]), *map(int, config.get("rank_pattern", {}).values())])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{adapter_dir!r} holds no LoRA adapter ({error!r} in adapter_config.json): give a "
-            "directory that PEFT's save_pretrained wrote."
-        ) from error
-    return next((each for each in LORA_RANKS if each >= rank), rank)
 
 
 def _adapter(library: Library, adapter_dir: str) -> Any:

@@ -20,11 +20,11 @@ from steps.policies import parallel, vllm_engine
 from steps.policies.base import PolicySpec
 from steps.policies.chat_template import encode_prompts, end_of_turn_id
 from steps.policies.constrained import AnswerGuide
+from steps.policies.vllm_arguments import engine_arguments
 from steps.policies.vllm_engine import (
     Library,
     VLLMPolicy,
     check_adapter_dtype,
-    engine_arguments,
     episodes_at_once,
 )
 from steps.training.tiny_model import build_tokenizer
