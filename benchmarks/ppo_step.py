@@ -82,6 +82,7 @@ def config_of(options: argparse.Namespace, model_dir: str) -> Config:
     section = replace(
         config.verl,
         n_gpus_per_node=options.gpus,
+        dtype=options.dtype,
         tensor_parallel_size=options.tensor_parallel,
         max_tokens_per_gpu=options.max_tokens,
         logprobs_every=options.logprobs_every,
@@ -206,6 +207,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=16384, help="of a micro-batch")
+    parser.add_argument("--dtype", default="bfloat16", help="of the trainer and vLLM")
     parser.add_argument("--memory-share", type=float, default=0.4, help="of vLLM")
     parser.add_argument("--override", action="append", default=[], help="of verl, verbatim")
     parser.add_argument("--out", type=Path, help="write all numbers to this JSON file")

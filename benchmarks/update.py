@@ -265,6 +265,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="the first warms up")
     parser.add_argument("--lengths", type=int, nargs=2, default=(65, 175))
     parser.add_argument("--max-tokens", type=int, default=16384, help="of a micro-batch")
+    parser.add_argument("--dtype", default="bfloat16", help="of the trainer")
     parser.add_argument(
         "--segments", choices=["true", "false"], default="true", help="expandable ones, as verl's"
     )

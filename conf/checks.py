@@ -46,6 +46,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "ppo.loss_on": ("sampled", "all"),
     "ppo.lr_schedule": ("constant", "linear", "cosine"),
     "verl.strategy": ("auto", "fsdp", "fsdp2"),
+    "verl.dtype": ("bfloat16", "float16", "float32"),
     "verl.attention": ("auto", "flash_attention_2", "sdpa", "eager"),
     "verl.remove_padding": ("auto", "always", "never"),
     "evaluation.split": ("validation", "test"),

@@ -322,6 +322,10 @@ class VerlSection:
     """An existing Ray cluster (PPO); empty starts one for the run and stops it with it."""
     strategy: str = "auto"
     """auto | fsdp | fsdp2; auto is fsdp2 for adapters (`model.lora_rank`), else fsdp."""
+    dtype: str = "bfloat16"
+    """bfloat16 | float16 | float32: what the trainer and, in PPO, vLLM compute in. Weights and
+    gradients' sums are float32 in any case. float16 has three more bits of precision, and losses
+    are scaled so that small gradients stay; float32 is for small models."""
     sequence_parallel_size: int = 1
     """GPUs that share one sequence (Ulysses); above 1 it needs flash-attn and no padding."""
     tensor_parallel_size: int = 1

@@ -48,12 +48,18 @@ def kernels(section: VerlSection, *, has_flash_attn: bool) -> Kernels:
     token against every other, and verl tests none of them.
     """
     attention = section.attention
+    can_flash = has_flash_attn and section.dtype != "float32"
     if attention == "auto":
-        attention = FLASH if has_flash_attn else "sdpa"
+        attention = FLASH if can_flash else "sdpa"
     if attention == FLASH and not has_flash_attn:
         raise ConfigError(
             "verl.attention is flash_attention_2, and flash-attn isn't installed: "
             "pip install 'spa-agents[flash-attn]', or set verl.attention=auto."
+        )
+    if attention == FLASH and not can_flash:
+        raise ConfigError(
+            "verl.attention is flash_attention_2, whose kernels know half precision alone, and "
+            "verl.dtype is float32: set verl.attention=sdpa, or verl.dtype=bfloat16."
         )
     is_packed = attention == FLASH and section.remove_padding != "never"
     if section.remove_padding == "always" and not is_packed:
@@ -68,6 +74,20 @@ def kernels(section: VerlSection, *, has_flash_attn: bool) -> Kernels:
             "to 1."
         )
     return Kernels(attention=attention, remove_padding=is_packed)
+
+
+def precision(prefix: str, dtype: str) -> dict[str, Value]:
+    """What an engine of verl's under `prefix` computes in; it adds up in float32.
+
+    verl scales losses by itself where that is float16.
+    """
+    words = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    return {
+        f"{prefix}.model_dtype": "fp32",
+        f"+{prefix}.mixed_precision.param_dtype": words[dtype],
+        f"+{prefix}.mixed_precision.reduce_dtype": "fp32",
+        f"+{prefix}.mixed_precision.buffer_dtype": "fp32",
+    }
 
 
 def override(key: str, value: Value) -> str:

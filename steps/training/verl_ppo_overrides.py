@@ -1,8 +1,9 @@
 """The settings of PPO in verl's words: pure, and compared with files of its own in tests.
 
 What differs from the local backend, and can't be said in verl's words:
-1. Weights are kept in float32 and used in bfloat16, and the ratio's denominator is computed by the
-   trainer rather than taken from sampling: vLLM rounds differently, by 0.006 a token.
+1. Weights are kept in float32 and used in `verl.dtype`, and the ratio's denominator is computed by
+   the trainer rather than taken from sampling: vLLM rounds differently, in bfloat16 by 0.006 a
+   token.
 2. A minibatch that isn't full is filled up with rows that teach nothing, and is a step of its own.
 3. Answers are drawn from the engine's own stream, not from one a request: two runs of one seed see
    the same puzzles, luck and order, and sample different answers.
@@ -28,12 +29,14 @@ from steps.training.verl_common import (
     micro_batch,
     model_overrides,
     override,
+    precision,
     schedule,
     sharding,
 )
 from steps.training.verl_rows import AGENT
 
-ACTOR, CRITIC, ROLLOUT = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.rollout"
+ACTOR, CRITIC = "actor_rollout_ref.actor", "critic"
+REFERENCE, ROLLOUT = "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 ENGINE = f"{ROLLOUT}.engine_kwargs.vllm"
 NO_CLIP = 1e9
 """A bound that nothing reaches, for verl has no word for none."""
@@ -110,7 +113,7 @@ def _data(config: Config, plan: PPOPlan) -> dict[str, Value]:
 def _engine(config: Config, prefix: str) -> dict[str, Value]:
     return {
         f"{prefix}.strategy": sharding(config),
-        f"{prefix}.model_dtype": "fp32",
+        **precision(prefix, config.verl.dtype),
         f"{prefix}.ulysses_sequence_parallel_size": config.verl.sequence_parallel_size,
         f"{prefix}.param_offload": config.verl.offload,
         f"{prefix}.optimizer_offload": config.verl.offload,
@@ -172,9 +175,10 @@ def _actor(config: Config) -> dict[str, Value]:
         f"{ACTOR}.kl_loss_coef": ppo.kl_coef,
         f"{ACTOR}.kl_loss_type": "low_var_kl",
         f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
-        "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,
-        "actor_rollout_ref.ref.fsdp_config.param_offload": config.verl.offload,
-        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": _micro_rows(config),
+        **precision(f"{REFERENCE}.fsdp_config", config.verl.dtype),
+        f"{REFERENCE}.fsdp_config.use_torch_compile": False,
+        f"{REFERENCE}.fsdp_config.param_offload": config.verl.offload,
+        f"{REFERENCE}.log_prob_micro_batch_size_per_gpu": _micro_rows(config),
     }
 
 
@@ -205,6 +209,7 @@ def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
     return {
         f"{ROLLOUT}.name": "vllm",
         f"{ROLLOUT}.mode": "async",
+        f"{ROLLOUT}.dtype": verl.dtype,
         f"{ROLLOUT}.n": ppo.group_size,
         f"{ROLLOUT}.temperature": sampling.temperature,
         f"{ROLLOUT}.top_p": sampling.top_p,

@@ -38,10 +38,11 @@ SHARED_MEMORY_NCCL = GIB // 4
 """NCCL between GPUs of one host; ours."""
 CONTEXT_BYTES = 3 * GIB // 2
 """CUDA context, NCCL buffers and what the allocator can't use; ours."""
-LOGIT_BYTES = 10
-"""bfloat16 logits and their gradient (2 + 2), float32 log-softmax (4), a temporary (2)."""
+SOFTMAX_BYTES = 6
+"""Of a logit beside itself and its gradient: log-softmax in float32 (4), a temporary (2)."""
 LAYER_BYTES = 34
-"""Activations of one layer a token and hidden unit (Korthikanti et al. 2022, without attention)."""
+"""Activations of one layer a token and hidden unit in half precision (Korthikanti et al. 2022,
+without attention)."""
 WORLD_TIMEOUT_S = 120.0
 _MAKE_WORLD = (
     "import json, sys, envs; envs.make(sys.argv[1], **json.loads(sys.argv[2])).unwrapped.close()"
@@ -57,7 +58,7 @@ class Estimate:
     gradients: int
     """In float32, which verl frees after an update."""
     working: int
-    """Weights in bfloat16, gathered while a layer is used."""
+    """Weights in `verl.dtype`, gathered while a layer is used."""
     activations: int
     logits: int
 
@@ -79,6 +80,11 @@ class Estimate:
         return f"{self.total / GIB:.1f} GiB ({said})"
 
 
+def itemsize(config: Config) -> int:
+    """Bytes of a number that verl and vLLM compute with."""
+    return 4 if config.verl.dtype == "float32" else 2
+
+
 def estimate(config: Config, size: ModelSize, *, num_gpus: int, tokens: int) -> Estimate:
     """Memory of training `size` with micro-batches of `tokens` tokens on each of `num_gpus`."""
     trained = size.parameters
@@ -87,13 +93,15 @@ def estimate(config: Config, size: ModelSize, *, num_gpus: int, tokens: int) -> 
         per_layer = 11 * size.hidden + 3 * size.ffn
         trained = config.model.lora_rank * per_layer * size.layers
     per_unit = size.parameters // max(1, size.layers) + 2 * size.vocab * size.hidden
+    width = itemsize(config)
     layers_kept = 1 if config.verl.gradient_checkpointing else size.layers
+    per_token = LAYER_BYTES * layers_kept + 2 * size.layers
     return Estimate(
         states=(4 * size.parameters + 8 * trained) // num_gpus,
         gradients=4 * trained // num_gpus,
-        working=2 * min(size.parameters, 2 * per_unit),
-        activations=tokens * size.hidden * (LAYER_BYTES * layers_kept + 2 * size.layers),
-        logits=tokens * size.vocab * LOGIT_BYTES,
+        working=width * min(size.parameters, 2 * per_unit),
+        activations=tokens * size.hidden * per_token * width // 2,
+        logits=tokens * size.vocab * (2 * width + SOFTMAX_BYTES),
     )
 
 
@@ -239,10 +247,10 @@ def check_host_memory(machine: Machine, needed: int) -> None:
 def _check_vllm(machine: Machine, config: Config, size: ModelSize, at_rest: int) -> None:
     """vLLM takes its share while the trainer's weights and optimizer stay where they are.
 
-    Its weights in bfloat16 must fit in, with room for a KV cache that isn't counted here.
+    Its weights must fit in, with room for a KV cache that isn't counted here.
     """
     share = config.verl.gpu_memory_utilization
-    weights = 2 * size.parameters // config.verl.tensor_parallel_size
+    weights = itemsize(config) * size.parameters // config.verl.tensor_parallel_size
     for index, gpu in enumerate(machine.gpus[: config.verl.n_gpus_per_node]):
         if share * gpu.total < weights:
             raise ConfigError(

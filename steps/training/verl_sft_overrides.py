@@ -1,7 +1,7 @@
 """The settings of a finetuning in verl's words: pure, and compared with files of its own in tests.
 
 Learning rates are those of `steps.training.schedules`, step for step; one thing differs from the
-local backend: weights are kept in float32 and used in bfloat16, gradients summed in float32.
+local backend: weights are kept in float32 and used in `verl.dtype`, gradients summed in float32.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from steps.training.verl_common import (
     micro_batch,
     model_overrides,
     override,
+    precision,
     schedule,
     sharding,
 )
@@ -82,7 +83,7 @@ def _data(config: Config, plan: SFTPlan) -> dict[str, Value]:
 def _engine(config: Config) -> dict[str, Value]:
     return {
         "engine.strategy": sharding(config),
-        "engine.model_dtype": "fp32",
+        **precision("engine", config.verl.dtype),
         "engine.ulysses_sequence_parallel_size": config.verl.sequence_parallel_size,
         "engine.param_offload": config.verl.offload,
         "engine.optimizer_offload": config.verl.offload,

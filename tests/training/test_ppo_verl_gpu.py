@@ -116,14 +116,24 @@ def test_two_gpus_shard_the_trainer_and_share_the_rollout(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("history", ["single_turn"])
 def test_one_gpu_turns_as_rows_and_adapters(tmp_path: Path, history: str) -> None:
-    """Several sequences an episode, and LoRA: one start for both."""
+    """Several sequences an episode; LoRA beside a critic and an anchor; the best step kept: one
+    start for all.
+    """
     model_dir = small_llama(tmp_path / "initial")
     config = config_of(model_dir)
     config = replace(
         config,
         model=replace(config.model, lora_rank=8, lora_alpha=16),
         prompt=replace(config.prompt, history=history),
-        ppo=replace(config.ppo, total_steps=2, probe_every=0, advantage="bi_level"),
+        ppo=replace(
+            config.ppo,
+            total_steps=2,
+            probe_every=1,
+            keep="best",
+            kl_coef=0.01,
+            lr_schedule="cosine",
+            advantage="bi_level",
+        ),
     )
     result = ppo_train(
         config,
@@ -132,7 +142,10 @@ def test_one_gpu_turns_as_rows_and_adapters(tmp_path: Path, history: str) -> Non
         checkpoints=DirectoryCheckpoints(tmp_path / "kept"),
         tracker=NullTracker(),
     )
-    assert [point["step"] for point in result["curve"]] == [1, 2]
+    curve = {point["step"]: point for point in result["curve"] if point["step"] > 0}
+    assert list(curve) == [1, 2]
+    assert 0 <= curve[1]["actor/reference_kl"] < 0.05
+    assert all("probe/success" in point for point in curve.values())
     first = load_model(str(model_dir)).state_dict()
     last = load_model(result["model"]).state_dict()
     assert first.keys() == last.keys()

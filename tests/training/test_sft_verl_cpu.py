@@ -29,7 +29,6 @@ from tests.training.test_verl_sft_overrides import PROFILES, plan
 from tests.training.toys import BreakingOff, PowerCutError, example, toy_config
 
 pytestmark = pytest.mark.verl
-FLOAT32 = "+engine.mixed_precision={param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
 HELD_OUT = [example("B", "Left"), example("A", "Left"), example("C", "Up")]
 
 
@@ -54,8 +53,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settings(**sft: Any) -> Config:
     config = toy_config()
-    config.verl.strategy = "fsdp2"
-    config.verl.sft_overrides = ["trainer.device=cpu", FLOAT32]
+    config.verl.strategy, config.verl.dtype = "fsdp2", "float32"
+    config.verl.sft_overrides = ["trainer.device=cpu"]
     chosen = {
         "optimizer": "adamw",
         "probe_puzzles": 0,

@@ -53,6 +53,21 @@ def test_overrides_of_each_profile(profile: str) -> None:
     assert text == (GOLDEN / f"ppo_{profile}.txt").read_text("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "word"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32")]
+)
+def test_actor_critic_reference_and_vllm_compute_in_the_same(dtype: str, word: str) -> None:
+    config = config_of("paper")
+    config.verl.dtype = dtype
+    found = as_dict(to_verl_overrides(config, plan()))
+    assert found["actor_rollout_ref.rollout.dtype"] == dtype
+    engines = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config")
+    for engine in (*engines, "critic.fsdp"):
+        assert found[f"+{engine}.mixed_precision.param_dtype"] == word
+        assert found[f"+{engine}.mixed_precision.reduce_dtype"] == "fp32"
+        assert found[f"{engine}.model_dtype"] == "fp32"
+
+
 def test_attention_is_in_all_graphs_where_that_was_seen_to_be_right() -> None:
     def mode(head_size: int, max_model_len: int) -> str:
         config = config_of("paper")

@@ -156,6 +156,11 @@ def test_memory_is_counted_by_hand() -> None:
     assert found.activations == 1000 * 1000 * (34 + 20)
     assert found.logits == 1000 * 100_000 * 10
     assert found.total == 8_000_000_000 + 1_200_000_000 + 54_000_000 + 1_000_000_000 + CONTEXT_BYTES
+    single = estimate(config(dtype="float32"), SIZE, num_gpus=2, tokens=1000)
+    assert single.states == found.states
+    assert single.working == 2_400_000_000
+    assert single.activations == 1000 * 1000 * (68 + 40)
+    assert single.logits == 1000 * 100_000 * 14
 
 
 def test_adapters_and_checkpointing_change_the_count() -> None:

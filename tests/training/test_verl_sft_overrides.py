@@ -140,6 +140,7 @@ def test_other_values_keep_their_types() -> None:
         ({}, False, ("sdpa", False)),
         ({"remove_padding": "never"}, True, ("flash_attention_2", False)),
         ({"attention": "eager"}, True, ("eager", False)),
+        ({"dtype": "float32"}, True, ("sdpa", False)),
         ({"remove_padding": "always"}, True, ("flash_attention_2", True)),
     ],
 )
@@ -154,6 +155,11 @@ def test_rows_are_packed_only_where_the_kernels_keep_them_apart(
     ("section", "has_flash_attn", "words"),
     [
         ({"attention": "flash_attention_2"}, False, "flash-attn isn't installed"),
+        (
+            {"attention": "flash_attention_2", "dtype": "float32"},
+            True,
+            "half precision alone, and verl.dtype is float32",
+        ),
         ({"remove_padding": "always"}, False, "remove_padding=always needs flash-attn"),
         ({"attention": "sdpa", "remove_padding": "always"}, True, "verl.attention is sdpa"),
         ({"sequence_parallel_size": 2}, False, "sequence_parallel_size is 2"),

@@ -77,17 +77,13 @@ def config_of(model_dir: Path, **verl: Any) -> Config:
             "evaluation.teacher_forced_puzzles=0",
         ],
     )
-    whole = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
     section = replace(
         config.verl,
         gpu_memory_utilization=0.3,
         enforce_eager=True,
         agent_workers=2,
         logprobs_every=1,
-        overrides=[
-            f"+actor_rollout_ref.actor.fsdp_config.mixed_precision={whole}",
-            f"+critic.fsdp.mixed_precision={whole}",
-        ],
+        dtype="float32",
         **verl,
     )
     return replace(config, verl=section)
