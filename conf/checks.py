@@ -387,6 +387,19 @@ def _check_loss_on(config: Config) -> None:
         )
 
 
+def _check_told(config: Config) -> None:
+    """What is handed on to verl, Hydra must be able to read."""
+    for key in ("overrides", "sft_overrides"):
+        for text in getattr(config.verl, key):
+            from conf.overrides import is_readable
+
+            if not is_readable(text):
+                raise ConfigError(
+                    f"{text!r} among verl.{key} isn't one of Hydra's overrides; write "
+                    "key=value with one value, for example 'critic.model.use_liger=True'."
+                )
+
+
 AGREEMENTS: tuple[tuple[str, Callable[[Config], None]], ...] = (
     ("seed", _check_seed),
     ("env", _check_separator),
@@ -403,5 +416,6 @@ AGREEMENTS: tuple[tuple[str, Callable[[Config], None]], ...] = (
     ("ppo", _check_rewards),
     ("ppo", _check_grpo),
     ("ppo", _check_loss_on),
+    ("verl", _check_told),
 )
 """Section -> what its settings must agree with, among themselves and elsewhere."""

@@ -9,6 +9,14 @@ from hydra.errors import HydraException
 from conf.errors import ConfigError
 
 
+def is_readable(text: str) -> bool:
+    """Whether Hydra reads it as one change of a setting, whatever the setting's name."""
+    try:
+        return not OverridesParser.create().parse_override(text).is_sweep_override()
+    except HydraException:
+        return False
+
+
 def parse(text: str) -> Override:
     """Raises `ConfigError` for what gives a setting no single value."""
     try:

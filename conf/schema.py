@@ -360,8 +360,8 @@ class VerlSection:
     startup_timeout_s: float = 900.0
     """Longest that a trainer may take to its first step, from process to compiled model."""
     overrides: list[str] = field(default_factory=list)
-    """Hydra overrides of verl's PPO, verbatim and last: they win. What would be ignored is refused;
-    nothing else is checked here."""
+    """Hydra overrides of verl's PPO, verbatim and last: they win. What would be ignored, and
+    where verl is installed what it doesn't take, is refused when the run starts."""
     sft_overrides: list[str] = field(default_factory=list)
     """The same of verl's finetuning, which has other keys."""
 

@@ -299,10 +299,11 @@ class SPAFlow(FlowSpec):
 def opened(flow: SPAFlow) -> AbstractContextManager[Stage]:
     """The surroundings of this task's stage."""
     from steps.orchestration.stages import open_stage
-    from steps.preflight import settled
+    from steps.preflight import check_task, settled
     from steps.tracking import open_tracker
 
     config = settled(runs.config_of(flow.settings, flow.env_id), current.step_name)
+    check_task(config, current.step_name)
     tracker = partial(
         open_tracker,
         config,

@@ -26,7 +26,8 @@ from steps.policies.engines import choose_engine, may_take_gpus
 from steps.policies.model_directory import check_model, check_model_directory
 from steps.settings import check_context, check_generation, env_factory
 from steps.tracking import check_tracking
-from steps.training.backends import check_backends, choose_backend, facts
+from steps.training.backends import check_backend, check_backends, choose_backend, facts
+from steps.training.verl_told import check_told
 
 _SHAPE_KEYS = {
     "hidden_size": ("n_embd", "hidden_size"),
@@ -44,10 +45,24 @@ def check(config: Config) -> None:
     """Raise a `SPAError` for the first thing that one environment's run would fail at later."""
     check_backends(config)
     check_generation(config)
+    check_told(config, _by_verl(config))
     _check_model(config)
     _check_words(config)
     _check_puzzles(config)
     check_tracking(config)
+
+
+def check_task(config: Config, step: str) -> None:
+    """What the host that launched a run couldn't check, in the first task on a cluster."""
+    if config.cluster != "local" and step == "selfplay_generate":
+        check_told(config, _by_verl(config))
+
+
+def _by_verl(config: Config) -> list[str]:
+    """The stages that verl trains; of a cluster those that it may train there."""
+    if config.cluster == "local":
+        return [stage for stage in _TRAINING.values() if choose_backend(config, stage) == "verl"]
+    return [stage for stage in _TRAINING.values() if check_backend(config, stage) != "local"]
 
 
 def check_together(configs: Sequence[Config], max_workers: int) -> None:

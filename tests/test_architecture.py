@@ -67,6 +67,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "steps.settings",
         "steps.tracking",
         "steps.training.backends",
+        "steps.training.verl_told",
     ),
     "steps.policies.parallel": (
         *BASICS,
@@ -144,7 +145,12 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         *STAGES,
     ),
     "hydra": ("conf.overrides", "steps.training.verl_driver"),
-    "omegaconf": ("conf.compose", "steps.training.verl_queue", "steps.training.verl_trainer"),
+    "omegaconf": (
+        "conf.compose",
+        "steps.training.verl_judge",
+        "steps.training.verl_queue",
+        "steps.training.verl_trainer",
+    ),
     "metaflow": ("flows", "steps.orchestration"),
     "mlflow": ("steps.tracking",),
     "pyarrow": ("steps.storage", "envs.math_data"),
@@ -185,6 +191,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "verl": (
         "steps.training.verl_agent_loop",
         "steps.training.verl_head",
+        "steps.training.verl_judge",
         "steps.training.verl_router",
         "steps.training.verl_trainer",
         "steps.training.verl_workers",

@@ -53,12 +53,12 @@ def say(text: str) -> None:
     print(f"{MARK} {seconds:6.1f} s  {text}", flush=True)  # noqa: T201
 
 
-def compose(overrides: Sequence[str]) -> Any:
-    """verl's configuration with our overrides, without importing verl."""
+def compose(overrides: Sequence[str], name: str = "ppo_trainer") -> Any:
+    """verl's configuration with our overrides, without importing verl; `name` is PPO's or SFT's."""
     import hydra
 
     with hydra.initialize_config_dir(config_dir=str(_config_dir()), version_base=None):
-        return hydra.compose("ppo_trainer", overrides=list(overrides))
+        return hydra.compose(name, overrides=list(overrides))
 
 
 def _config_dir() -> Path:

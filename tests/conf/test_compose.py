@@ -379,3 +379,13 @@ def test_worlds_that_a_file_speaks_of_exist() -> None:
     for name, key in found:
         worlds = [env for env in conf.known("env") if f"{env}_".startswith(f"{key}_")]
         assert worlds, (name, key)
+
+
+@pytest.mark.parametrize("key", ["overrides", "sft_overrides"])
+@pytest.mark.parametrize("text", ["a b", "optim.lr", "optim.lr=1,2"])
+def test_what_hydra_cannot_read_for_verl_is_refused(key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"{text!r} among verl.{key} isn't one of Hydra's"):
+        compose(overrides=[f'verl.{key}=["model.use_liger=True","{text}"]'])
+    told = ["a.b=1", "+a={b:[c,1.5]}", "~a.b"]
+    written = ",".join(f'"{each}"' for each in told)
+    assert getattr(compose(overrides=[f"verl.{key}=[{written}]"]).verl, key) == told

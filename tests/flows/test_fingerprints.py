@@ -401,6 +401,8 @@ def test_a_line_beside_a_strangers_game_moves_its_code(weir: type, tmp_path: Pat
 
 NO_RESULT = {
     "steps.preflight": "refuses before any work; the backend that it settles is a setting",
+    "steps.training.verl_told": "refuses before any work",
+    "steps.training.verl_judge": "refuses before any work",
 }
 """Modules under `steps` that no stage's code has -> why a change of them changes no result."""
 
