@@ -127,7 +127,7 @@ def test_resuming_is_said_outright() -> None:
 
 def test_own_overrides_come_last() -> None:
     config = config_of("paper")
-    own = ["trainer.total_training_steps=2"]
+    own = ["trainer.project_name=mine"]
     config = replace(config, verl=replace(config.verl, overrides=own))
     assert to_verl_overrides(config, plan())[-1:] == own
 
@@ -189,6 +189,44 @@ def test_parallelism_that_does_not_fit_is_told(verl: dict[str, Any], message: st
 def test_what_would_have_no_effect_is_refused(told: list[str], message: str) -> None:
     config = config_of("paper")
     assert re.search(message, lacks(replace(config, verl=replace(config.verl, overrides=told))))
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ("algorithm.norm_adv_by_std_in_grpo=False", "set ppo.reward_norm"),
+        ("algorithm.adv_estimator=grpo", "set ppo.advantage"),
+        ("algorithm.kl_ctrl.kl_coef=0.1", "set ppo.kl_coef"),
+        ("data.shuffle=True", "in the order of steps"),
+        ("data.train_batch_size=4", "set ppo.env_groups"),
+        ("+data.gen_batch_size=4", "set ppo.env_groups"),
+        ("actor_rollout_ref.rollout.n=4", "set ppo.group_size"),
+        ("actor_rollout_ref.rollout.val_kwargs.n=4", "ppo.probe_samples"),
+        ("actor_rollout_ref.rollout.temperature=0.7", "set sampling.temperature"),
+        ("actor_rollout_ref.actor.optim.lr=1e-5", "set ppo.lr,"),
+        ("actor_rollout_ref.actor.checkpoint.save_contents=[model]", "leave it whole"),
+        ("reward.custom_reward_function.path=a.py", "rewards are the world's"),
+        ("trainer.total_training_steps=2", "set ppo.total_steps"),
+        ("trainer.save_freq=-1", "set ppo.save_every"),
+        ("trainer.val_before_train=True", "set ppo.probe_every"),
+        ("trainer.v1.trainer_mode=colocate_async", "synchronous"),
+        ("~trainer.resume_mode", "where it looks for them"),
+        ("trainer.logger=[console,wandb]", "trainer.logger .* leaves out file"),
+        ("trainer.logger=['console','file','wandb']", "^$"),
+        ("data.dataloader_num_workers=2", "^$"),
+        ("trainer.project_name=mine", "^$"),
+        ("trainer.rollout_data_dir=/tmp/rollouts", "without the columns"),
+        ("algorithm.gamma=0.9", "^$"),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "^$"),
+        ("actor_rollout_ref.actor.optim.lr_decay=1", "^$"),  # no key is a part of another's word
+        ("critic.optim.lr=1e-5", "^$"),
+    ],
+)
+def test_what_contradicts_our_own_is_refused(told: str, message: str) -> None:
+    config = config_of("paper")
+    found = lacks(replace(config, verl=replace(config.verl, overrides=[told])))
+    assert re.search(message, found)
+    assert not found or told.lstrip("+~").split("=")[0] in found
 
 
 def test_adapters_are_the_actors_alone() -> None:
