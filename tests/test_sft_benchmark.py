@@ -35,7 +35,15 @@ def row(length: int, trained: int) -> SFTRow:
 
 
 def size(*, parameters: int, layers: int, hidden: int, vocab: int) -> ModelSize:
-    return ModelSize(parameters=parameters, layers=layers, hidden=hidden, ffn=0, vocab=vocab)
+    return ModelSize(
+        parameters=parameters,
+        layers=layers,
+        hidden=hidden,
+        ffn=0,
+        vocab=vocab,
+        kv_heads=1,
+        cached=0,
+    )
 
 
 def test_work_is_that_of_the_counted_steps_alone() -> None:

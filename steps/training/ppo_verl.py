@@ -251,7 +251,9 @@ def _check(config: Config, model_dir: Path, machine: Machine) -> None:
     if lacks:
         raise ConfigError(f"ppo by verl: {lacks}")
     check_model_directory(str(model_dir))
-    check_architecture(AutoConfig.from_pretrained(model_dir))
+    settings = AutoConfig.from_pretrained(model_dir)
+    check_architecture(settings)
+    config = _fitted(config, settings)
     verl = config.verl
     tokens = verl.max_tokens_per_gpu
     if not verl.dynamic_batches:

@@ -18,6 +18,8 @@ from steps.errors import ConfigError
 ROOT = Path(__file__).resolve().parents[2]
 """Where `conf`, `envs` and `steps` are imported from."""
 FLASH = "flash_attention_2"
+MAX_ANSWERING = 512
+"""Most requests that one copy of the model answers at once, however many episodes there are."""
 Value = str | int | float | bool | None | Sequence["Value"]
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@-]*")
 _BEFORE_QUOTE = re.compile(r"(\\+)('|$)")
@@ -159,6 +161,13 @@ def micro_batch(config: Config, rows_per_gpu: int) -> int:
     """Rows of a micro-batch: the most that are allowed and divide a GPU's share of the batch."""
     most = min(config.verl.micro_batch_size_per_gpu, rows_per_gpu)
     return next(size for size in range(most, 0, -1) if rows_per_gpu % size == 0)
+
+
+def max_answering(config: Config) -> int:
+    """Most requests that one copy of the model answers at once in PPO."""
+    ppo, verl = config.ppo, config.verl
+    copies = max(1, verl.n_gpus_per_node * verl.nnodes // verl.tensor_parallel_size)
+    return min(MAX_ANSWERING, max(8, -(-ppo.env_groups * ppo.group_size // copies)))
 
 
 def environment(metrics: Path, given: Mapping[str, str] | None = None) -> dict[str, str]:

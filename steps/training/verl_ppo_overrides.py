@@ -26,6 +26,7 @@ from steps.training.verl_advantages import estimator_name
 from steps.training.verl_common import (
     Kernels,
     Value,
+    max_answering,
     micro_batch,
     model_overrides,
     override,
@@ -40,8 +41,6 @@ REFERENCE, ROLLOUT = "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 ENGINE = f"{ROLLOUT}.engine_kwargs.vllm"
 NO_CLIP = 1e9
 """A bound that nothing reaches, for verl has no word for none."""
-MAX_ANSWERING = 512
-"""Most requests that one copy of the model answers at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,9 +201,7 @@ def _critic(config: Config) -> dict[str, Value]:
 
 def _rollout(config: Config, plan: PPOPlan) -> dict[str, Value]:
     ppo, sampling, verl = config.ppo, config.sampling, config.verl
-    copies = max(1, verl.n_gpus_per_node * verl.nnodes // verl.tensor_parallel_size)
-    answering = -(-ppo.env_groups * ppo.group_size // copies)
-    max_answers = min(MAX_ANSWERING, max(8, answering))
+    max_answers = max_answering(config)
     mode = graph_mode(head_size=plan.head_size, max_model_len=sampling.max_model_len)
     return {
         f"{ROLLOUT}.name": "vllm",

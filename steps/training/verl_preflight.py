@@ -8,6 +8,7 @@ raises `ConfigError` for the first thing that is wrong.
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from conf.schema import Config
 from steps.errors import ConfigError, EnvironmentIdError
 from steps.training.machine import Machine
 from steps.training.model_size import ModelSize
+from steps.training.verl_common import max_answering
 
 GIB = 1 << 30
 NEEDED = {
@@ -44,6 +46,7 @@ LAYER_BYTES = 34
 """Activations of one layer a token and hidden unit in half precision (Korthikanti et al. 2022,
 without attention)."""
 WORLD_TIMEOUT_S = 120.0
+_log = logging.getLogger(__name__)
 _MAKE_WORLD = (
     "import json, sys, envs; envs.make(sys.argv[1], **json.loads(sys.argv[2])).unwrapped.close()"
 )
@@ -247,16 +250,36 @@ def check_host_memory(machine: Machine, needed: int) -> None:
 def _check_vllm(machine: Machine, config: Config, size: ModelSize, at_rest: int) -> None:
     """vLLM takes its share while the trainer's weights and optimizer stay where they are.
 
-    Its weights must fit in, with room for a KV cache that isn't counted here.
+    Its weights must fit in, and a KV cache for one conversation at full length; vLLM refuses less.
+    For how many it has room is said: others would wait. Its activations, which are small, aren't
+    counted.
     """
-    share = config.verl.gpu_memory_utilization
-    weights = itemsize(config) * size.parameters // config.verl.tensor_parallel_size
+    share, width = config.verl.gpu_memory_utilization, itemsize(config)
+    weights = width * size.parameters // config.verl.tensor_parallel_size
+    length, wanted = config.sampling.max_model_len, max_answering(config)
+    conversation = length * width * cached_share(size, config.verl.tensor_parallel_size)
     for index, gpu in enumerate(machine.gpus[: config.verl.n_gpus_per_node]):
         if share * gpu.total < weights:
             raise ConfigError(
                 f"vLLM's weights are {weights / GIB:.1f} GiB a GPU, and its share of GPU {index} "
                 f"(verl.gpu_memory_utilization={share:g}) is {share * gpu.total / GIB:.1f} GiB: "
                 "raise it, or have more GPUs share a copy (verl.tensor_parallel_size)."
+            )
+        room = share * gpu.total - weights
+        if room < conversation:
+            raise ConfigError(
+                f"vLLM keeps {conversation / GIB:.2f} GiB of one conversation at full length "
+                f"(sampling.max_model_len={length}), and beside weights of {weights / GIB:.1f} GiB "
+                f"its share of GPU {index} (verl.gpu_memory_utilization={share:g}) has "
+                f"{room / GIB:.2f} GiB left: raise it, lower sampling.max_model_len, or have more "
+                "GPUs share a copy (verl.tensor_parallel_size)."
+            )
+        if room < wanted * conversation:
+            _log.warning(
+                "vLLM's KV cache on GPU %d holds %d of the %d conversations that are answered at "
+                "once at full length (%d tokens); others wait, or are read again. "
+                "verl.gpu_memory_utilization gives it more.",
+                *(index, room // conversation, wanted, length),
             )
         if share * gpu.total + at_rest + CONTEXT_BYTES > gpu.free:
             raise ConfigError(
@@ -265,6 +288,14 @@ def _check_vllm(machine: Machine, config: Config, size: ModelSize, at_rest: int)
                 f"models, and {gpu.free / GIB:.1f} GiB are free: lower it, or set "
                 "verl.offload=true."
             )
+
+
+def cached_share(size: ModelSize, tensor_parallel: int) -> int:
+    """Numbers of vLLM's KV cache for one token, on each of the GPUs that share a copy.
+
+    A GPU has whole heads, at least one.
+    """
+    return size.cached * -(-size.kv_heads // tensor_parallel) // size.kv_heads
 
 
 def check_world(env_id: str, kwargs: Mapping[str, object], environ: Mapping[str, str]) -> None:

@@ -17,11 +17,12 @@ from steps.errors import ConfigError, EnvironmentIdError, ModelError
 from steps.training import machine as machines
 from steps.training import verl_preflight
 from steps.training.machine import Gpu, Machine, visible_gpus
-from steps.training.model_size import ModelSize, num_parameters, size_of
+from steps.training.model_size import ModelSize, num_cached, num_parameters, size_of
 from steps.training.verl_common import environment
 from steps.training.verl_preflight import (
     CONTEXT_BYTES,
     NEEDED,
+    cached_share,
     check_architecture,
     check_cpus,
     check_ppo,
@@ -31,7 +32,10 @@ from steps.training.verl_preflight import (
 )
 
 GIB = 1 << 30
-SIZE = ModelSize(parameters=1_000_000_000, layers=10, hidden=1000, ffn=4000, vocab=100_000)
+SIZE = ModelSize(
+    parameters=1_000_000_000, layers=10, hidden=1000, ffn=4000, vocab=100_000,
+    kv_heads=2, cached=10 * 2 * 2 * 100,
+)  # fmt: skip
 H100 = Gpu(name="H100", total=80 * GIB, free=79 * GIB)
 WELL = Machine(gpus=(H100, H100), cpus=16, shared_memory=8 * GIB, memory=128 * GIB, versions=NEEDED)
 
@@ -98,8 +102,14 @@ def test_without_a_critic_its_states_need_no_room() -> None:
     check_ppo(alone, tight, SIZE, tokens=16384)
 
 
-QWEN = ModelSize(parameters=1_543_714_304, layers=28, hidden=1536, ffn=8960, vocab=151_936)
-LARGE = ModelSize(parameters=7_615_616_512, layers=28, hidden=3584, ffn=18944, vocab=152_064)
+QWEN = ModelSize(
+    parameters=1_543_714_304, layers=28, hidden=1536, ffn=8960, vocab=151_936,
+    kv_heads=2, cached=28 * 2 * 2 * 128,
+)  # fmt: skip
+LARGE = ModelSize(
+    parameters=7_615_616_512, layers=28, hidden=3584, ffn=18944, vocab=152_064,
+    kv_heads=4, cached=28 * 2 * 4 * 128,
+)  # fmt: skip
 
 
 def test_the_papers_model_fits_a_card_of_80_gb() -> None:
@@ -129,6 +139,57 @@ def test_vllms_share_must_hold_its_weights() -> None:
         check_ppo(settings, host, LARGE, tokens=2048)
     settings.verl.tensor_parallel_size = settings.verl.n_gpus_per_node = 2
     check_ppo(settings, host, LARGE, tokens=2048)
+
+
+def test_vllms_share_must_hold_a_conversation_at_full_length(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A token costs 28 layers x 2 x 4 heads x 128 x 2 bytes, 56 KiB; 32,768 of them 1.75 GiB."""
+    assert cached_share(LARGE, 1) == 28 * 1024
+    settings = config(offload=True, gpu_memory_utilization=0.34, max_tokens_per_gpu=32768)
+    settings.model.lora_rank, settings.ppo.use_critic = 64, False
+    settings.ppo.env_groups, settings.ppo.group_size = 4, 4
+    settings.sampling.max_model_len = 32768
+    card = Gpu(name="A6000", total=44 * GIB, free=43 * GIB)
+    host = replace(WELL, gpus=(card, card))
+    with pytest.raises(ConfigError, match=r"keeps 1\.75 GiB of one .*=32768.* has 0\.77 GiB left"):
+        check_ppo(settings, host, LARGE, tokens=2048)
+    settings.verl.gpu_memory_utilization = 0.45
+    check_ppo(settings, host, LARGE, tokens=2048)  # 5.6 GiB
+    assert "GPU 0 holds 3 of the 16 conversations" in caplog.text
+    caplog.clear()
+    settings.sampling.max_model_len = 4096
+    check_ppo(settings, host, LARGE, tokens=2048)
+    assert not caplog.text
+
+
+def test_gpus_that_share_a_copy_share_its_heads() -> None:
+    assert [cached_share(LARGE, gpus) for gpus in (1, 2, 4, 8)] == [28672, 14336, 7168, 7168]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cached"),
+    [
+        ({"num_attention_heads": 4}, 10 * 2 * 64),
+        ({"num_attention_heads": 4, "num_key_value_heads": 2}, 10 * 2 * 32),
+        ({"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}, 10 * 2 * 64),
+        ({"num_attention_heads": 4, "sliding_window": 8}, 0),
+        ({"num_attention_heads": 4, "sliding_window": 8, "use_sliding_window": False}, 1280),
+        (
+            {
+                "num_attention_heads": 4,
+                "sliding_window": 8,
+                "layer_types": ["full_attention", "sliding_attention"] * 5,
+            },
+            5 * 2 * 64,
+        ),
+        ({"num_attention_heads": 4, "kv_lora_rank": 12, "qk_rope_head_dim": 4}, 10 * 16),
+    ],
+)
+def test_what_a_token_keeps_is_read_off_the_configuration(
+    settings: dict[str, Any], cached: int
+) -> None:
+    assert num_cached({"hidden_size": 64, "num_hidden_layers": 10, **settings}) == cached
 
 
 def test_what_is_kept_in_host_memory_must_fit_there() -> None:
@@ -219,7 +280,9 @@ def test_a_models_size_is_read_off_its_files(tmp_path: Path) -> None:
     assert num_parameters(tmp_path) == 42
     shape = {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 11}
     (tmp_path / "config.json").write_text(json.dumps(shape))
-    assert size_of(tmp_path) == ModelSize(parameters=42, layers=2, hidden=8, ffn=32, vocab=11)
+    assert size_of(tmp_path) == ModelSize(
+        parameters=42, layers=2, hidden=8, ffn=32, vocab=11, kv_heads=1, cached=2 * 2 * 8
+    )
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match=r"config\.json has no hidden_size"):
         size_of(tmp_path)
