@@ -77,7 +77,10 @@ class VerlRun:
         return ppo_best(self.config.ppo.keep).step(self.curve)
 
     def on_row(self, step: int, data: dict[str, Any]) -> None:
-        """Take in verl's metrics of a step, which come after its checkpoint."""
+        """Take in verl's metrics of a step, which come after its checkpoint.
+
+        Step 0 is a probe of the model as it came, and has neither training nor checkpoint.
+        """
         metrics = verl_metrics.ours(data)
         self.steps = step
         self.seconds += verl_metrics.training_seconds(metrics)
@@ -88,7 +91,7 @@ class VerlRun:
         if self.tracker is not None:
             self.tracker.log(metrics, step)
         every = self.config.ppo.save_every
-        if every and step % every == 0:
+        if every and step > 0 and step % every == 0:
             self._keep(step)
 
     def _actor_lr(self, step: int) -> float:

@@ -258,7 +258,7 @@ def _trainer(config: Config, plan: PPOPlan) -> dict[str, Value]:
         "trainer.critic_warmup": ppo.critic_warmup + 1 if ppo.critic_warmup else 0,
         "trainer.save_freq": ppo.save_every or ppo.total_steps,
         "trainer.test_freq": ppo.probe_every or -1,
-        "trainer.val_before_train": False,
+        "trainer.val_before_train": ppo.probe_every > 0 and plan.resume_from is None,
         "trainer.max_actor_ckpt_to_keep": None,  # `ppo_verl` removes what the store has
         "trainer.max_critic_ckpt_to_keep": None,
         "trainer.default_local_dir": str(plan.directory),

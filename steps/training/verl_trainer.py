@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -338,8 +339,11 @@ class SPATrainer(PPOTrainerSync):
         )
 
     def _validate(self) -> dict[str, float]:
-        """A probe, scored as the local backend's; verl asks for one at the last step, too."""
-        every = self.settings.ppo.probe_every
+        """A probe, scored as the local backend's; verl asks for one at the last step, too.
+
+        The one before the first step is step 0's, which verl doesn't time.
+        """
+        every, began = self.settings.ppo.probe_every, time.perf_counter()
         if not every or self.global_steps % every:
             return {}
         for rows in self.val_dataloader:
@@ -354,7 +358,10 @@ class SPATrainer(PPOTrainerSync):
             self.agent_loop_manager.generate_sequences(batch)
             done, _ = self.replay_buffer.sample(self.global_steps, "val", len(rows["uid"]))
             tq.kv_clear(keys=done.keys, partition_id="val")
-        return probe_scores(self.settings, self.replay_buffer.probed)
+        scores = probe_scores(self.settings, self.replay_buffer.probed)
+        if self.global_steps == 0:
+            scores["timing_s/testing"] = time.perf_counter() - began
+        return scores
 
 
 def probe_scores(settings: Config, trajectories: list[Trajectory]) -> dict[str, float]:

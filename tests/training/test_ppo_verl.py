@@ -38,7 +38,7 @@ def config_of(*, num_gpus: int = 1, **ppo: Any) -> Config:
     section = replace(config.ppo, total_steps=5, save_every=1, env_groups=2, minibatch_size=4)
     return replace(
         config,
-        ppo=replace(section, probe_every=1, **ppo),
+        ppo=replace(section, **{"probe_every": 1, **ppo}),
         verl=replace(config.verl, n_gpus_per_node=num_gpus),
     )
 
@@ -65,8 +65,18 @@ def test_the_last_actor_is_the_model_and_checkpoints_are_no_training(
     assert weights(result) == 5.0
     assert (result["steps"], result["kept_step"], result["processes"]) == (5, 5, 1)
     assert result["seconds"] == 5 * 1.5
-    assert [point["step"] for point in result["curve"]] == [1, 2, 3, 4, 5]
-    assert result["curve"][1]["ppo/seconds"] == 3.0
+    assert [point["step"] for point in result["curve"]] == [0, 1, 2, 3, 4, 5]
+    assert result["curve"][2]["ppo/seconds"] == 3.0
+
+
+def test_the_curve_begins_with_a_probe_of_the_model_as_it_came(
+    model_dir: str, tmp_path: Path
+) -> None:
+    result = train(config_of(), model_dir, tmp_path)
+    before = {"step": 0, "ppo/seconds": 0.0, "probe/success": 2.0, "timing_s/probe": 3.0}
+    assert result["curve"][0] == before
+    without = train(config_of(probe_every=0), model_dir, tmp_path / "without")
+    assert [point["step"] for point in without["curve"]] == [1, 2, 3, 4, 5]
 
 
 def test_the_models_configuration_is_of_its_weights_and_not_of_its_training(
@@ -88,7 +98,7 @@ def test_a_training_that_was_cut_off_goes_on_from_its_checkpoint(
     with pytest.raises(PowerCutError):
         train(config_of(), model_dir, tmp_path, BreakingOff(tmp_path / "kept", last_step=3))
     result = train(config_of(), model_dir, tmp_path)
-    assert [point["step"] for point in result["curve"]] == [1, 2, 3, 4, 5]
+    assert [point["step"] for point in result["curve"]] == [0, 1, 2, 3, 4, 5]
     assert (weights(result), result["seconds"]) == (5.0, 7.5)
 
 
@@ -134,7 +144,7 @@ def test_a_steps_learning_rate_is_that_of_its_own_updates(model_dir: str, tmp_pa
     """verl tells the next step's."""
     config = config_of(lr=1.0, lr_schedule="constant", warmup_steps=3, critic_warmup=0)
     result = train(config, model_dir, tmp_path)
-    assert [point["actor/lr"] for point in result["curve"]] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert [point["actor/lr"] for point in result["curve"][1:]] == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
 def test_a_program_that_fails_says_after_which_step_and_why(

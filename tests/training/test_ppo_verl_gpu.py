@@ -69,9 +69,10 @@ def test_one_gpu_chain_kill_resume_and_parity(
         train(checkpoints=BreakingOff(tmp_path / "kept", last_step=CUT_AT))
     result = train(checkpoints=DirectoryCheckpoints(tmp_path / "kept"))
 
-    assert [point["step"] for point in result["curve"]] == [1, 2, 3]
-    assert "probe/success" in result["curve"][-1]
-    for point in result["curve"]:
+    assert [point["step"] for point in result["curve"]] == [0, 1, 2, 3]
+    before, *trained = result["curve"]
+    assert "probe/success" in before and "probe/success" in trained[-1]
+    for point in trained:
         assert point["rollout/probability_correlation"] > 0.999
     seeds = [
         {each.env_seed for each in read_trajectories(dump / f"step_{step}.parquet")}
@@ -86,7 +87,7 @@ def test_one_gpu_chain_kill_resume_and_parity(
         tracker=NullTracker(),
     )
     assert {"pass@1", "after_sft"} <= report["summary"].keys()
-    compare(config, model_dir, dump, result["curve"][0])
+    compare(config, model_dir, dump, trained[0])
 
 
 def test_two_gpus_shard_the_trainer_and_share_the_rollout(tmp_path: Path) -> None:

@@ -125,6 +125,17 @@ def test_resuming_is_said_outright() -> None:
     assert again["trainer.resume_from_path"] == "/run/work/resume/global_step_40"
 
 
+@pytest.mark.parametrize(
+    ("every", "resume", "probed"),
+    [(10, False, "True"), (10, True, "False"), (0, False, "False")],
+)
+def test_a_training_that_begins_is_probed_before_its_first_step(
+    every: int, resume: bool, probed: str
+) -> None:
+    found = as_dict(to_verl_overrides(config_of("paper", probe_every=every), plan(resume=resume)))
+    assert found["trainer.val_before_train"] == probed
+
+
 def test_own_overrides_come_last() -> None:
     config = config_of("paper")
     own = ["trainer.project_name=mine"]

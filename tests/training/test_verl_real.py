@@ -425,8 +425,11 @@ def test_verls_own_loop_runs_to_its_end_and_its_metrics_become_ours(
     assert steps == ["global_step_2", "global_step_3"]
     run = ppo_verl.VerlRun(config=trainer.settings, directory=tmp_path)
     ppo_verl.follow_jsonl(tmp_path / "metrics.jsonl", run.on_row)()
-    assert [point["step"] for point in run.curve] == [1, 2, 3]
-    first, second, third = run.curve
+    assert [point["step"] for point in run.curve] == [0, 1, 2, 3]
+    before, first, second, third = run.curve
+    named = {name for name in second if name.startswith("probe/")}
+    assert before.keys() == {"step", "ppo/seconds", "timing_s/probe"} | named
+    assert before["ppo/seconds"] == 0.0 < before["timing_s/probe"]
     assert (first["actor/loss"], first["critic/loss"]) == (0.25, 0.5)
     assert first["rollout/num_turns"] == 1.0 and first["rollout/chosen_share"] == 0.5
     assert first["rollout/probability_difference"] == third["rollout/probability_difference"] == 0.0
