@@ -17,6 +17,7 @@ from steps.settings import cores, one_of
 from steps.training import verl_ppo_limits
 from steps.training.machine import Gpu, Machine, installed, visible_gpus
 from steps.training.model_size import num_parameters
+from steps.training.verl_ours import contradicted
 from steps.training.verl_preflight import FOR_SFT, NEEDED, check_gpus, check_versions
 
 MIN_VERL_PARAMETERS = {"sft": 100_000_000, "ppo": 200_000_000}
@@ -69,6 +70,9 @@ def check_backend(config: Config, stage: str) -> str:
             f"model.lora_rank is {config.model.lora_rank}, but the local backend trains every "
             f"parameter: set model.lora_rank=0, or {stage}.backend=verl."
         )
+    vain = contradicted(config, stage) if wanted == "auto" else ""
+    if vain:  # to leave it to the local backend then would be a surprise
+        raise ConfigError(f"{stage} by verl: {vain}")
     needs_verl = wanted == "verl" or (wanted == "auto" and config.model.lora_rank > 0)
     lacks = _verl_lacks(config, stage) if needs_verl else ""
     if lacks and wanted == "auto":
@@ -118,7 +122,9 @@ def _verl_lacks(config: Config, stage: str) -> str:
             "model.trust_remote_code runs a stranger's code in all of its processes, and isn't "
             f"handed on; set it to false, or {stage}.backend=local."
         )
-    return _uneven(config) if stage == "sft" else verl_ppo_limits.lacks(config)
+    if stage == "sft":
+        return _uneven(config) or contradicted(config, stage)
+    return verl_ppo_limits.lacks(config)
 
 
 def _uneven(config: Config) -> str:

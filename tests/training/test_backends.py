@@ -98,6 +98,32 @@ def test_what_a_trainer_cant_do_is_refused(fields: dict[str, Any], words: str) -
         choose_backend(config(**fields), "sft", LARGE)
 
 
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ("trainer.total_training_steps=9", "set sft.max_steps or sft.epochs"),
+        ("data.train_batch_size=9", "batch for batch"),
+        ("optim.lr=1e-4", "set sft.lr,"),
+        ("checkpoint.save_contents=[model]", "leave it whole"),
+        ("trainer.logger=[console]", "leaves out file"),
+        ("trainer.logger=[file,wandb]", ""),
+        ("data.num_workers=2", ""),
+        ("model.use_liger=True", ""),
+    ],
+)
+@pytest.mark.parametrize("backend", ["auto", "verl", "local"])
+def test_what_finetuning_cannot_be_told_is_refused_but_by_the_local_backend(
+    told: str, words: str, backend: str
+) -> None:
+    settings = config(backend=backend, verl=VerlSection(sft_overrides=[told]))
+    if not words or backend == "local":
+        assert choose_backend(settings, "sft", LARGE) in ("verl", "local")
+        return
+    said = f"sft by verl: {told.split('=')[0]} among verl.sft_overrides .*{words}"
+    with pytest.raises(ConfigError, match=said):
+        choose_backend(settings, "sft", LARGE)
+
+
 def test_what_ppo_by_verl_lacks_is_refused_when_the_run_starts() -> None:
     overrides = ["prompt.style=full", "prompt.history=full", "ppo.advantage=token"]
     overrides += ["ppo.loss_on=all", "ppo.backend=verl", "ppo.lr_schedule=constant"]
