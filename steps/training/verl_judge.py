@@ -40,6 +40,8 @@ def refusal(config: Config, stage: str) -> dict[str, str]:
     for count in range(len(own), -1, -1):
         try:
             check(stage, [*ours, *own[:count]])
+        except ImportError:  # of vLLM, say, which verl asks about adapters not merged
+            break
         except Exception as error:
             if count == 0:
                 return {}

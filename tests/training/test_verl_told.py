@@ -132,6 +132,17 @@ class TestVerl:
             found = refusal(told([], [wrong]), "sft")
             assert (found["stage"], found["override"]) == ("sft", wrong) and why in found["why"]
 
+    def test_a_library_that_is_missing_is_no_fault_of_an_override(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from steps.training import verl_judge
+
+        def missing(*_: Any) -> None:
+            raise ModuleNotFoundError("No module named 'vllm'")
+
+        monkeypatch.setattr(verl_judge, "validate_config", missing)
+        assert verl_judge.refusal(told(["critic.model.use_liger=True"], []), "ppo") == {}
+
     @pytest.mark.parametrize("profile", ["single_gpu", "multi_gpu", "paper"])
     @pytest.mark.parametrize("stage", ["sft", "ppo"])
     def test_it_takes_our_own(self, profile: str, stage: str) -> None:
