@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
+from metaflow.plugins import DATASTORES
+
 from steps import storage
-from steps.errors import DataError
+from steps.errors import ConfigError, DataError
 
 ROOT = "spa.store"
 """Folder in the datastore's root, beside the folders that Metaflow keeps for each flow."""
@@ -45,6 +48,11 @@ class DirectoryStore:
     def is_local(self) -> bool:
         """Whether the datastore is a folder of this machine."""
         return self.transport.TYPE == "local"
+
+    @property
+    def disk(self) -> Path:
+        """The folder of this machine below which a stage writes."""
+        return Path(self.transport.full_uri("") if self.is_local else tempfile.gettempdir())
 
     def workspace(self, key: str) -> Path:
         """An empty directory to write into, which `put` under the same key then keeps."""
@@ -76,7 +84,10 @@ class DirectoryStore:
         path = self._home(key)
         if not self.is_local:
             self._fetch(key, path)
-        manifest = storage.check_manifest(path)
+        try:
+            manifest = storage.check_manifest(path)
+        except DataError as error:  # of the place that lasts, not of this task's copy
+            raise DataError(str(error).replace(str(path), self.transport.full_uri(key))) from error
         if digest is not None and manifest["digest"] != digest:
             raise DataError(
                 f"{self.transport.full_uri(key)} holds other files than its reference says "
@@ -120,7 +131,7 @@ class DirectoryStore:
     def names(self, key: str) -> list[str]:
         """Names of the folders under `key`, sorted."""
         found = self.transport.list_content([key])
-        return sorted(entry.path.rsplit("/", 1)[-1] for entry in found if not entry.is_file)
+        return sorted(name_of(entry) for entry in found if not entry.is_file)
 
     def discard(self, key: str) -> None:
         """Remove a local directory; Metaflow's remote storages know no deletion."""
@@ -164,6 +175,33 @@ class DirectoryStore:
                     place = target / path.removeprefix(f"{key}/")
                     place.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(local, place)
+
+
+def name_of(entry: Any) -> str:
+    """Of what `list_content` found. S3 ends the path of a folder with a slash."""
+    return str(entry.path).rstrip("/").rpartition("/")[2]
+
+
+def open_transport(kind: str, root: str | None = None) -> Any:
+    """The storage that `--datastore` and `--datastore-root` name, without the latter the default.
+
+    Raises `ConfigError` where there is none.
+    """
+    found = next((each for each in DATASTORES if kind == each.TYPE), None)
+    if found is None:
+        raise ConfigError(f"--datastore {kind} is none that Metaflow knows.")
+    root = root or found.get_datastore_root_from_config(
+        lambda *_, **__: None, create_on_absent=False
+    )
+    if root is None and kind == "local":
+        raise ConfigError(
+            f"there is no .metaflow folder in {Path.cwd()} or above it; go to the folder where the "
+            "runs were started, or give --datastore-root."
+        )
+    if root is None:
+        variable = f"METAFLOW_DATASTORE_SYSROOT_{kind.upper()}"
+        raise ConfigError(f"no place of --datastore {kind} is known: set {variable}.")
+    return found(root)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from metaflow import Run, namespace
-from metaflow.plugins import DATASTORES
 
 import conf
 from steps import storage
 from steps.errors import DataError
-from steps.orchestration.directory_store import DirectoryStore
+from steps.orchestration.directory_store import DirectoryStore, open_transport
 from steps.orchestration.export import ARTIFACTS, export_run
 from steps.orchestration.runs import config_of
 from steps.orchestration.stage_cache import StageCache
@@ -77,31 +76,30 @@ class Lineage:
             yield f"    taken from {dict(result['taken_from'])}"
         if "directory" in result:
             yield f"    files {self._checked(step, result['directory'])}"
-        yield from self._origin(step, key)
+            yield from self._origin(step, key, result["directory"])
 
     def _checked(self, step: str, reference: Mapping[str, Any]) -> str:
         """Whether the files of a stage are those that it kept."""
         said = f"{reference['url']} ({reference['digest'][:_SHORT]})"
         try:
-            path = self._store(reference["url"]).get(reference["key"], reference["digest"])
+            path = self._store(reference).get(reference["key"], reference["digest"])
         except DataError as error:
             self.faults.append(f"{step}: {error}")
             return f"{said}: {error}"
         manifest = storage.read_json(path / storage.MANIFEST)
         return f"{said}: unchanged, written by code {manifest.get('git_commit', 'unknown')[:16]}"
 
-    def _store(self, url: str) -> DirectoryStore:
-        """The datastore that an address lies in: this machine's, or the one it names."""
-        kind = url.partition("://")[0] if "://" in url else "local"
-        transport = next(each for each in DATASTORES if kind == each.TYPE)
-        root = transport.get_datastore_root_from_config(
-            lambda *_, **__: None, create_on_absent=False
-        )
-        return DirectoryStore(transport(root), self.scratch)
+    def _store(self, reference: Mapping[str, Any]) -> DirectoryStore:
+        """The datastore that kept files lie in: this folder's, or the remote one that is named."""
+        url = str(reference["url"])
+        if "://" not in url:
+            return DirectoryStore(open_transport("local"), self.scratch)
+        root = url.removesuffix(f"/{reference['key']}")
+        return DirectoryStore(open_transport(url.partition("://")[0], root), self.scratch)
 
-    def _origin(self, step: str, key: str) -> Iterator[str]:
+    def _origin(self, step: str, key: str, reference: Mapping[str, Any]) -> Iterator[str]:
         """Versions that the stage was computed with, where the index still knows it."""
-        index = StageCache(self._store("local"))
+        index = StageCache(self._store(reference))
         entry = next((each for each in index.entries([step]) if each.fingerprint == key), None)
         if entry is not None:
             versions = ", ".join(f"{name} {each}" for name, each in entry.parts["versions"].items())

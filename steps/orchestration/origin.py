@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from metaflow.metaflow_config import DEFAULT_DATASTORE
-from metaflow.plugins import DATASTORES
 
 from steps.errors import ConfigError
+from steps.orchestration.directory_store import name_of, open_transport
 
 NUM_LISTED = 5
 
@@ -33,29 +32,22 @@ def check_origin(argv: Sequence[str], flow: str) -> None:
             "write --origin-run-id RUN, without '=': Metaflow would take the settings of its "
             "latest run instead."
         )
-    run_id = given.origin_run_id
-    storage = next((each for each in DATASTORES if given.datastore == each.TYPE), None)
-    if run_id is None or storage is None:
-        return
-    root = given.datastore_root or storage.get_datastore_root_from_config(
-        lambda *_, **__: None, create_on_absent=False
-    )
-    if root is None:
-        raise ConfigError(
-            f"no run {run_id!r} to resume: there is no .metaflow folder in {Path.cwd()} or above "
-            "it; go to the folder where the run was started."
-        )
-    _check_run(storage(root), flow, run_id)
+    if given.origin_run_id is not None:
+        try:
+            transport = open_transport(given.datastore, given.datastore_root)
+        except ConfigError as error:
+            raise ConfigError(f"no run {given.origin_run_id!r} to resume: {error}") from error
+        _check_run(transport, flow, given.origin_run_id)
 
 
-def _check_run(storage: Any, flow: str, run_id: str) -> None:
+def _check_run(transport: Any, flow: str, run_id: str) -> None:
     """A run that has begun has kept its parameters."""
-    if run_id and storage.list_content([f"{flow}/{run_id}/_parameters"]):
+    if run_id and transport.list_content([f"{flow}/{run_id}/_parameters"]):
         return
-    found = [entry.path.rsplit("/", 1)[-1] for entry in storage.list_content([flow])]
+    found = [name_of(entry) for entry in transport.list_content([flow])]
     runs = sorted((name for name in found if name.isdigit()), key=int)[-NUM_LISTED:]
     known = f"the newest there: {', '.join(reversed(runs))}" if runs else "there is none"
     raise ConfigError(
-        f"no run {run_id!r} of {flow} in {storage.full_uri('')} ({known}); give the id that the "
+        f"no run {run_id!r} of {flow} in {transport.full_uri('')} ({known}); give the id that the "
         "run printed in its first lines, in the folder where it was started."
     )

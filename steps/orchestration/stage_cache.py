@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metaflow.exception import MetaflowException
 from metaflow.metaflow_config import DEFAULT_DATASTORE
-from metaflow.plugins import DATASTORES
 
 from steps.errors import ConfigError, DataError
-from steps.orchestration.directory_store import DirectoryStore, Transport
+from steps.orchestration.directory_store import DirectoryStore, Transport, open_transport
 from steps.orchestration.fingerprints import SETTINGS, Parts, differences, fingerprint
 
 ROOT = "spa.cache"
@@ -174,21 +174,6 @@ class StageCache:
             _log.warning("the stage cache can't be written (%s); later runs compute anew", error)
 
 
-def _opened(options: argparse.Namespace, scratch: Path) -> StageCache:
-    storage = next((each for each in DATASTORES if options.datastore == each.TYPE), None)
-    if storage is None:
-        raise ConfigError(f"--datastore {options.datastore} is none that Metaflow knows.")
-    root = options.datastore_root or storage.get_datastore_root_from_config(
-        lambda *_, **__: None, create_on_absent=False
-    )
-    if root is None:
-        raise ConfigError(
-            f"there is no .metaflow folder in {Path.cwd()} or above it; go to the folder where the "
-            "runs were started, or give --datastore-root."
-        )
-    return StageCache(DirectoryStore(storage(root), scratch))
-
-
 def _age(entry: Entry) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created))
 
@@ -251,7 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     scratch = Path(tempfile.mkdtemp(prefix="spa-"))
     try:
-        index = _opened(options, scratch)
+        transport = open_transport(options.datastore, options.datastore_root)
+        index = StageCache(DirectoryStore(transport, scratch))
         if options.command == "list":
             lines = _list(index)
         elif options.command == "explain":
@@ -260,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             lines = _prune(index, options.days, is_dry=options.dry_run)
         for line in lines:
             print(line)  # noqa: T201
-    except ConfigError as error:
+    except (ConfigError, MetaflowException) as error:
         parser.exit(2, f"{error}\n")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -189,7 +189,7 @@ def accounted_for(flow: Any, name: str) -> Iterator[None]:
         config, transport = config_of(flow.settings, flow.env_id), _transport(flow)
         known = error if isinstance(error, SPAError | ConfError) else None
         if known is None:
-            known = storage.refused(error, Path(transport.full_uri("")))
+            known = storage.refused(error, DirectoryStore(transport, Path()).disk)
         if isinstance(known, StorageError):  # what is half written takes the room Metaflow needs
             DirectoryStore(transport, Path()).discard(_key(config, name))
         if known is None and (not _has_company(flow) or current.retry_count < RETRIES):

@@ -1,6 +1,7 @@
 import errno
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from steps.storage import refused
 
 
 class Elsewhere(LocalStorage):  # type: ignore[misc]
-    """A datastore that is only reached by sending and fetching."""
+    """A datastore that is only reached by sending and fetching, and lists folders as S3 does."""
 
     TYPE = "elsewhere"
+
+    def list_content(self, paths: list[str]) -> list[Any]:
+        found = super().list_content(paths)
+        return [each if each.is_file else each._replace(path=f"{each.path}/") for each in found]
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -58,7 +63,7 @@ def test_a_changed_missing_or_unfinished_directory_is_refused(
 ) -> None:
     store.put(directory(tmp_path), "a")
     (stored(store, "a") / "model.safetensors").write_text("weightz")
-    with pytest.raises(DataError, match=r"model\.safetensors"):
+    with pytest.raises(DataError, match=f"^{stored(store, 'a')}/model.safetensors is not the file"):
         store.get("a")
     (stored(store, "a") / "model.safetensors").unlink()
     with pytest.raises(DataError, match="missing"):
@@ -68,6 +73,11 @@ def test_a_changed_missing_or_unfinished_directory_is_refused(
         store.get("a")
     with pytest.raises(DataError, match="missing"):
         store.get("never")
+
+
+def test_a_stage_writes_below_a_folder_of_this_machine(store: DirectoryStore) -> None:
+    disk = stored(store, "") if store.is_local else Path(tempfile.gettempdir())
+    assert store.disk == disk
 
 
 def test_a_workspace_is_empty_and_kept_where_it_is(store: DirectoryStore) -> None:
