@@ -82,6 +82,7 @@ def earlier_model(request: runs.Request, config: conf.Config) -> dict[str, Any]:
     from steps.orchestration import earlier
 
     start = earlier.find(request, config)
+    earlier.check_place(start, ARGV)
     if start["model_dir"]:
         preflight.check_start(config, start["model_dir"])
     return start

@@ -14,8 +14,10 @@ from pathlib import Path
 from metaflow.metaflow_config import DEFAULT_DATASTORE
 from metaflow.plugins.datastores.local_storage import LocalStorage
 
+from steps import storage
 from steps.errors import StorageError
 from steps.orchestration import directory_store, stage_cache
+from steps.orchestration.directory_store import open_transport
 
 _PROBE = b"\0" * 4096
 """One block: on a full disk an empty file can still be made."""
@@ -23,13 +25,7 @@ _PROBE = b"\0" * 4096
 
 def ready_root(argv: Sequence[str], flow: str) -> None:
     """Make the default datastore; raise `StorageError` where a run of `flow` could keep nothing."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--datastore", default=DEFAULT_DATASTORE)
-    parser.add_argument("--datastore-root")
-    try:
-        given, _ = parser.parse_known_args([*argv[1:]])
-    except argparse.ArgumentError:
-        return  # Metaflow says what is wrong with the command line
+    given = _given(argv)
     if given.datastore != LocalStorage.TYPE:
         return
     root = given.datastore_root or LocalStorage.get_datastore_root_from_config(
@@ -47,6 +43,21 @@ def ready_root(argv: Sequence[str], flow: str) -> None:
             ) from error
     if root is None:
         default.mkdir(exist_ok=True)
+
+
+def holds(argv: Sequence[str], key: str) -> bool:
+    """Whether a directory was kept under `key` in the datastore that a command line names."""
+    given = _given(argv)
+    transport = open_transport(given.datastore, given.datastore_root)
+    return bool(transport.is_file([f"{key}/{storage.MANIFEST}"])[0])
+
+
+def _given(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of the datastore; of one without a value Metaflow says what is wrong."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--datastore", nargs="?", default=DEFAULT_DATASTORE)
+    parser.add_argument("--datastore-root", nargs="?")
+    return parser.parse_known_args([*argv[1:]])[0]
 
 
 def _places(root: Path, flow: str) -> Iterator[Path]:

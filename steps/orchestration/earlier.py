@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from conf import to_plain
 from conf.schema import Config
 from steps import storage
 from steps.errors import ConfigError, DataError, unknown_name
+from steps.orchestration import datastore_root
 from steps.orchestration.export import ARTIFACTS, export_run
 from steps.orchestration.runs import Request
 from steps.orchestration.stages import Stage
@@ -79,6 +80,18 @@ def find(request: Request, config: Config) -> dict[str, Any]:
     theirs = exported["settings"]["envs"][start["origin"]["env"]]
     _check_speech(theirs, config, request.start_from)
     return start | {"experiment": theirs.get("experiment", "")}
+
+
+def check_place(start: Mapping[str, Any], argv: Sequence[str]) -> None:
+    """Raise `ConfigError` where what is taken isn't in the datastore that `argv` names."""
+    for taken in start["taken"].values():
+        kept = taken.get("directory")
+        if kept and not datastore_root.holds(argv, kept["key"]):
+            raise ConfigError(
+                f"--start-from {start['origin']['run']}: its model is in {kept['url']}, which this "
+                "run's datastore doesn't hold; start where that run was started, or copy the model "
+                "here and give --start-from DIRECTORY."
+            )
 
 
 def adopted(start: Mapping[str, Any], stage: Stage) -> dict[str, Any] | None:

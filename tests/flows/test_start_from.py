@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -249,12 +250,23 @@ def test_the_settings_say_where_a_run_starts(exported: dict[str, Any]) -> None:
     assert runs.settings_of(Request())["start"] == {}
 
 
+def test_a_run_whose_models_lie_in_another_datastore_is_refused(
+    exported: dict[str, Any], tmp_path: Path
+) -> None:
+    start = earlier.find(Request(start_from="7"), LAKE)
+    earlier.check_place(start, ["flow", "--datastore-root", str(tmp_path / "frozenlake"), "run"])
+    place = re.escape(str(tmp_path / "frozenlake" / "sft"))
+    with pytest.raises(ConfigError, match=f"SPAFlow/7: its model is in {place}, which this run's"):
+        earlier.check_place(start, ["flow", "--datastore-root", str(tmp_path), "run"])
+
+
 def test_the_settings_say_of_what_arm_the_model_is_and_of_what_code_the_run(
-    exported: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    exported: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exported["settings"]["envs"]["frozenlake"] = {"experiment": "vanilla_rl"}
-    line = ["spa_flow.py", "run", "--profile", "smoke", "--start-from", "7", "--override"]
-    monkeypatch.setattr(spa_flow, "ARGV", [*line, "tracking.enabled=false"])
+    line = ["spa_flow.py", "--datastore-root", str(tmp_path / "frozenlake"), "run"]
+    options = ["--profile", "smoke", "--start-from", "7", "--override", "tracking.enabled=false"]
+    monkeypatch.setattr(spa_flow, "ARGV", [*line, *options])
     monkeypatch.setattr(preflight, "check", lambda config: None)
     monkeypatch.setattr(preflight, "check_start", lambda config, model_dir: None)
     settings = spa_flow.read_settings("{}")
