@@ -35,11 +35,11 @@ class MetaflowBatches:
     def find(self, index: int, fingerprint: str) -> Path | None:
         """The first whole copy of a batch, in the order of the roots; damaged ones are named."""
         for root in self.roots:
-            home = f"{root}/{fingerprint}"
-            if batch_name(index) not in self.store.names(home):
+            key = f"{root}/{fingerprint}/{batch_name(index)}"
+            if not self.store.holds(key):
                 continue
             try:
-                return self.store.get(f"{home}/{batch_name(index)}")
+                return self.store.get(key)
             except DAMAGES as error:
                 warn_of_damage(index, error)
         return None

@@ -85,6 +85,8 @@ class MetaflowCheckpoints:
             shutil.copyfile(self.journal.path, directory / JOURNAL)
         facts = {"step": step, "fingerprint": fingerprint, "works": sorted(self.works)}
         self.store.put(directory, f"{root}/{name}", **facts)
+        if not self.store.is_local:
+            return  # nothing can be removed there, and listing takes most of a second
         for old in self._names(root)[: -self.keep_last]:
             if old != f"{_PREFIX}{best or 0:08d}":
                 self.store.discard(f"{root}/{old}")

@@ -14,7 +14,6 @@ from pathlib import Path
 from metaflow.metaflow_config import DEFAULT_DATASTORE
 from metaflow.plugins.datastores.local_storage import LocalStorage
 
-from steps import storage
 from steps.errors import StorageError
 from steps.orchestration import directory_store, stage_cache
 from steps.orchestration.directory_store import open_transport
@@ -49,7 +48,7 @@ def holds(argv: Sequence[str], key: str) -> bool:
     """Whether a directory was kept under `key` in the datastore that a command line names."""
     given = _given(argv)
     transport = open_transport(given.datastore, given.datastore_root)
-    return bool(transport.is_file([f"{key}/{storage.MANIFEST}"])[0])
+    return directory_store.DirectoryStore(transport, Path()).holds(key)
 
 
 def _given(argv: Sequence[str]) -> argparse.Namespace:

@@ -32,6 +32,7 @@ class Transport(Protocol):
     TYPE: str
 
     def full_uri(self, path: str) -> str: ...
+    def is_file(self, paths: list[str]) -> list[bool]: ...
     def list_content(self, paths: list[str]) -> list[Any]: ...
     def save_bytes(self, items: Any, overwrite: bool = False, len_hint: int = 0) -> None: ...
     def load_bytes(self, keys: list[str]) -> Any: ...
@@ -94,6 +95,10 @@ class DirectoryStore:
                 f"({manifest['digest'][:12]}, not {digest[:12]}); run the step that wrote it again."
             )
         return path
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a manifest under `key`; on S3 a hundredth of what listing takes."""
+        return bool(self.transport.is_file([f"{key}/{storage.MANIFEST}"])[0])
 
     def manifest(self, key: str) -> dict[str, Any]:
         """The manifest under `key` alone; raises `DataError` where there is none."""

@@ -95,6 +95,20 @@ def test_a_damaged_batch_is_passed_over_for_a_whole_one_elsewhere(
     assert resumed.find(0, "f") is None
 
 
+def test_a_remote_datastore_is_not_listed_at_each_batch_or_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On S3 a listing starts a process, and takes most of a second."""
+    store = DirectoryStore(Elsewhere(str(tmp_path / "root")), tmp_path / "scratch")
+    monkeypatch.delattr(Elsewhere, "list_content")
+    monkeypatch.delattr(LocalStorage, "list_content")
+    kept = batches(store, "run1/selfplay")
+    keep(kept, tmp_path, 0, "zero")
+    assert (text_of(kept.find(0, "f")), kept.find(1, "f")) == ("zero", None)
+    checkpoints = MetaflowCheckpoints(store, roots=["run1/selfplay"])
+    checkpoints.save(tmp_path / "made" / "zero", step=3, fingerprint="f")
+
+
 def test_they_are_removed_once_the_stage_is_done_and_checkpoints_stay(tmp_path: Path) -> None:
     store = DirectoryStore(LocalStorage(str(tmp_path / "root")), tmp_path / "scratch")
     keep(batches(store, "run1/selfplay"), tmp_path, 0, "run 1")
