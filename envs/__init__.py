@@ -27,6 +27,7 @@ __all__ = [
     "TextEnv",
     "list_ids",
     "make",
+    "makers_of",
     "register",
     "spec_of",
 ]
@@ -76,6 +77,12 @@ def spec_of(env_id: str) -> dict[str, Any]:
         if parameter.name not in _PIPELINE_ARGUMENTS and parameter.default is not parameter.empty
     }
     return defaults | _spec(env_id).kwargs
+
+
+def makers_of(env_id: str) -> set[str]:
+    """Modules of the class or factory behind an id: the one that it names, and the one it is of."""
+    creator = inspect.unwrap(_creator(env_id))
+    return {str(_spec(env_id).entry_point).partition(":")[0], creator.__module__}
 
 
 def _made(env_id: str, spec: EnvSpec, kwargs: dict[str, Any]) -> gymnasium.Env[str, str]:

@@ -163,7 +163,7 @@ def _cache_file(
         "data": game.data_digest(),
         "num_episodes": num_episodes,
     }
-    name = bounds_cache.file_name(game, settings)
+    name = bounds_cache.file_name(env_id, env, settings)
     return None if name is None else cache / name
 
 

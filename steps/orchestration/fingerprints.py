@@ -7,9 +7,9 @@ result. A part that is left out makes the cache lie; one too many only computes 
 - `world`: the environment's own arguments under those given, for an id means more than its name,
   contents of the files and folders among them, and the digest of its data that the game tells;
 - `code`: the modules of this project that the stage's module imports or names in a text, directly
-  or not, and those of the game, each as its syntax tree without docstrings, so that a comment or a
-  line break costs nothing. Modules that only show or keep (`SILENT`) and those that join settings
-  (`conf`) are left out;
+  or not, and those of the game, its wrappers and what makes it, each as its syntax tree without
+  docstrings, so that a comment or a line break costs nothing (`envs.sources`). Modules that only
+  show or keep and those that join settings (`conf`) are left out;
 - `versions` of Python and of the libraries that change results;
 - `model`: the bytes of a pretrained model's directory, or its hub name and revision;
 - `input`: the fingerprint of the stage before, hence all of its parts.
@@ -20,21 +20,17 @@ nothing else.
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import inspect
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import conf
 import envs
 from conf.schema import Config
+from envs import sources
 from envs.base import TextEnv
 from steps import storage
 
@@ -56,32 +52,24 @@ SETTINGS = {
 LIBRARIES = ("gymnasium", "numpy", "tokenizers", "torch", "transformers")
 BY_VERL = ("verl", "vllm")
 """That change the results of a stage which verl trains."""
-BY_GAME = {"metamathqa": ("math-verify", "sympy"), "webshop": ("bm25s",)}
-"""That decide what a game takes for right, or shows."""
-SILENT = ("steps.report", "steps.tracking", "steps.orchestration", "envs.tiles", "envs.testing")
-"""Packages and modules whose code changes no result. What `envs` itself registers is in `world`."""
 CALLED = {"sft_train": "steps.sft_rounds"}
 """Stage -> the module that its step of the flow calls, where that has another name."""
 NAMES = ("model.name", "model.path", "model.revision")
 """What a model is called; the part `model` says what it is."""
-_ROOT = Path(__file__).resolve().parents[2]
-_OURS = ("envs", "steps")
-_SPELT = re.compile(r"\b(?:envs|steps)(?:\.\w+)+")
-"""A module of ours in a text."""
-_INSTALLED = ("site-packages", "dist-packages")
-"""Folders in which everybody's packages lie."""
 
 
 def parts_of(stage: str, config: Config, *, before: str) -> Parts:
     """The parts of a stage; `before` is the fingerprint of the one before it, empty for none."""
-    game = envs.make(config.env.id, **config.env.kwargs).unwrapped
-    assert isinstance(game, TextEnv), game
+    with closing(envs.make(config.env.id, **config.env.kwargs)) as env:
+        game = env.unwrapped
+        assert isinstance(game, TextEnv), game
+        world, modules = world_of(config, game), sources.names_of(config.env.id, env)
     return {
         "stage": stage,
         "settings": settings_of(stage, config),
-        "world": world_of(config, game),
-        "code": code_of(stage, type(game)),
-        "versions": versions(_libraries(stage, config)),
+        "world": world,
+        "code": code_of(stage, modules),
+        "versions": versions(_libraries(stage, config, modules)),
         "model": model_of(config),
         "input": before,
     }
@@ -156,8 +144,8 @@ def model_of(config: Config) -> str:
     return f"{path}@{config.model.revision or 'main'}" if path else ""
 
 
-def _libraries(stage: str, config: Config) -> tuple[str, ...]:
-    libraries = (*LIBRARIES, *BY_GAME.get(config.env.id, ()))
+def _libraries(stage: str, config: Config, game: Iterable[str]) -> tuple[str, ...]:
+    libraries = (*LIBRARIES, *sources.libraries_of(sources.files_of(game)))
     backends = {"sft_train": config.sft.backend, "ppo_train": config.ppo.backend}
     if backends.get(stage) == "verl":
         return (*libraries, *BY_VERL)
@@ -169,121 +157,15 @@ def _libraries(stage: str, config: Config) -> tuple[str, ...]:
 
 
 def versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
-    """Versions without their build tags: a CPU build computes what a CUDA build does."""
-    found = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    for name in libraries:
-        try:
-            found[name] = version(name).partition("+")[0]
-        except PackageNotFoundError:
-            found[name] = "missing"
-    return found
+    """Versions without their build tags."""
+    python = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    return python | {name: sources.version_of(name) for name in libraries}
 
 
-def code_of(stage: str, game: type[TextEnv]) -> dict[str, str]:
-    """Module -> digest of its code, for all that the stage and the game are made of."""
-    modules = _closure(CALLED.get(stage, f"steps.{stage}")) | _game_modules(game)
-    return {name: _code_digest(path) for name, path in sorted(modules.items())}
-
-
-@cache
-def _game_modules(game: type[TextEnv]) -> dict[str, Path]:
-    """The modules of a game: ours and a stranger's, each with what it imports."""
-    found: dict[str, Path] = {}
-    for cls in game.__mro__:
-        if not issubclass(cls, TextEnv):
-            continue
-        if cls.__module__.partition(".")[0] in _OURS:
-            found |= _closure(cls.__module__)
-        else:
-            found |= _strangers_modules(cls.__module__, Path(inspect.getfile(cls)))
-    return found
-
-
-def _strangers_modules(module: str, file: Path) -> dict[str, Path]:
-    """A stranger's module, those beside it in its package, and what these import of its folder.
-
-    The folder is that in which Python finds the module by its first name. Where other packages are
-    installed, too, only its own counts. What is imported of ours counts as in our own code.
-    """
-    is_package = file.name == "__init__.py"
-    folder = file.parents[module.count(".") + is_package]
-    waiting = list(file.parent.glob("*.py")) if is_package or "." in module else [file]
-    found: dict[str, Path] = {}
-    while waiting:
-        path = waiting.pop()
-        key = f"{module}:{path.relative_to(folder).as_posix()}"
-        if key in found:
-            continue
-        found[key] = path
-        for name in _imports(path, folder):
-            head = name.partition(".")[0]
-            if head in _OURS:
-                found |= _closure(name)
-            elif folder.name not in _INSTALLED or head == module.partition(".")[0]:
-                imported = _file_of(name, folder)
-                waiting += [imported] if imported else []
-    return found
-
-
-@cache
-def _closure(module: str) -> dict[str, Path]:
-    """A module of this project and all that it imports of it, wherever the import stands."""
-    found: dict[str, Path] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        path = _file_of(name, _ROOT)
-        if name in found or path is None or name == "envs" or name.startswith(SILENT):
-            continue
-        found[name] = path
-        waiting += [each for each in _imports(path, _ROOT) if each.partition(".")[0] in _OURS]
-    return found
-
-
-def _file_of(module: str, root: Path) -> Path | None:
-    base = root.joinpath(*module.split("."))
-    candidates = (base.with_suffix(".py"), base / "__init__.py")
-    return next((path for path in candidates if path.is_file()), None)
-
-
-def _imports(path: Path, root: Path) -> Iterator[str]:
-    """Full names that a module imports, with the packages they lie in, and ours that it spells.
-
-    Libraries and other processes are told by a text which of our modules they are to load. A name
-    may be of what a module holds: then the module is among the packages.
-    """
-    tree = ast.parse(path.read_text("utf-8"))
-    package = path.relative_to(root).parent.parts
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            names = [f"{base}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names = [] if id(node) in texts else _SPELT.findall(node.value)
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-
-
-@cache
-def _code_digest(path: Path) -> str:
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
-
-
-def _is_text(node: ast.stmt) -> bool:
-    """Docstrings, and the texts under fields."""
-    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return is_constant and isinstance(node.value.value, str)  # type: ignore[attr-defined]
+def code_of(stage: str, game: Iterable[str]) -> dict[str, str]:
+    """Module -> digest of its code, for all that the stage and the game's modules are made of."""
+    files = sources.closure(CALLED.get(stage, f"steps.{stage}")) | sources.files_of(game)
+    return {name: sources.code_digest(path) for name, path in sorted(files.items())}
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import envs
-from envs import bounds_cache, solvers, tabular
+from envs import bounds_cache, solvers, sources, tabular
 from envs.base import GRID_COORDS, TextEnv, TextSpace
 from envs.frozenlake import ACTIONS, FrozenLake
 from envs.solvers import (
@@ -547,19 +547,55 @@ def test_changed_source_text_is_computed_anew(tmp_path: Path) -> None:
     assert len({value for _, value in said}) == 1
 
 
-def test_rules_that_a_strangers_game_imports_from_beside_it_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+RULES = {
+    "factory": {
+        "flood.py": "from envs.frozenlake import FrozenLake\n\ndef make():\n"
+        "    return FrozenLake(intended_prob=1.0)\n",
+    },
+    "beside": {
+        "flood.py": "from flood_rules import PROB\nfrom envs.frozenlake import FrozenLake\n\n"
+        "def make():\n    return FrozenLake(intended_prob=PROB)\n",
+        "flood_rules.py": "PROB = 1.0\n",
+    },
+    "above in the package": {
+        "flood/__init__.py": "",
+        "flood/games/__init__.py": "from flood.games.lake import Lake as make\n",
+        "flood/games/lake.py": "from flood.rules import PROB\n"
+        "from envs.frozenlake import FrozenLake\n\nclass Lake(FrozenLake):\n"
+        "    def __init__(self):\n        super().__init__(intended_prob=PROB)\n",
+        "flood/rules.py": "PROB = 1.0\n",
+    },
+}
+"""Files of a stranger's game, whose chance is changed in one."""
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_a_ceiling_of_other_rules_isnt_told_again(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "brook_rules.py").write_text("SIZE = 4\n")
-    (tmp_path / "unrelated.py").write_text("")
-    lines = ("from brook_rules import SIZE", "from envs.frozenlake import FrozenLake", "")
-    (tmp_path / "brook_game.py").write_text("\n".join(lines) + "class Brook(FrozenLake): ...\n")
-    game = type(envs.make("brook_game:Brook").unwrapped)
-    texts = bounds_cache.source_texts(game)
-    assert texts is not None
-    near = {name.partition("/")[2] for name in texts if name.startswith(tmp_path.name)}
-    assert near == {"brook_game.py", "brook_rules.py"}
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    env_id = "flood.games:make" if "package" in case else "flood:make"
+    found = []
+    for prob in ("1.0", "1 / 3"):
+        for name, text in RULES[case].items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text.replace("1.0", prob))
+        found.append(floor_and_ceiling(env_id, 5, [0], cache=tmp_path / "cache"))
+        for name in [name for name in sys.modules if name.startswith("flood")]:
+            sys.modules.pop(name)
+        for each in (envs._creator, sources._strangers, sources.code_digest):
+            each.cache_clear()
+    assert found[0]["ceiling"] == 1.0
+    assert found[1]["ceiling"] < 1.0
+
+
+def test_a_library_of_a_game_is_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"max_actions": 1, "seeds": [0], "cache": tmp_path, "check": "exact"}
+    for count, number in ((1, "1.14.0"), (1, "1.14.0"), (2, "1.15.0")):
+        monkeypatch.setattr(sources, "version_of", lambda name, number=number: number)
+        floor_and_ceiling("metamathqa", **given)
+        assert len(list(tmp_path.iterdir())) == count
 
 
 @pytest.mark.parametrize(

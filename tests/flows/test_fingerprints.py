@@ -17,8 +17,7 @@ import pytest
 import conf
 import envs
 from conf import schema
-from envs import math_data
-from envs.frozenlake import FrozenLake
+from envs import math_data, sources
 from steps import evaluate, filter_format, ppo_train, preflight, selfplay_generate, sft_train
 from steps.orchestration import fingerprints
 from steps.orchestration.fingerprints import SETTINGS, differences, fingerprint, parts_of
@@ -28,6 +27,7 @@ from steps.training.backends import Facts
 from steps.training.checkpoints import DirectoryCheckpoints
 
 ROOT = Path(__file__).resolve().parents[2]
+LAKE = ["envs.frozenlake"]
 SMALL = [
     "workers=1",
     "device=cpu",
@@ -140,11 +140,11 @@ def test_the_trainer_that_auto_chooses_is_a_setting(
 def test_a_vllm_that_auto_may_choose_counts_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     one = conf.compose(profile="smoke", model="owner/name")
     assert one.generation.engine == "auto"
-    found = fingerprints.version
+    found = sources.version
     seen = []
     for number in ("0.24.0", "0.24.0+cu130", "0.25.0"):
         monkeypatch.setattr(
-            fingerprints,
+            sources,
             "version",
             lambda name, number=number: number if name == "vllm" else found(name),
         )
@@ -248,14 +248,23 @@ def test_differences_name_what_is_new_gone_and_other() -> None:
 
 def test_a_docstring_is_no_code(tmp_path: Path) -> None:
     texts = {
-        "plain": "def f(x):\n    return x + 1\n",
-        "told": '"""Module."""\n\ndef f(x):  # why\n    """What."""\n    return (x + 1)\n',
-        "other": "def f(x):\n    return x + 2\n",
+        "plain.py": "def f(x):\n    return x + 1\n",
+        "told.py": '"""Module."""\n\ndef f(x):  # why\n    """What."""\n    return (x + 1)\n',
+        "other.py": "def f(x):\n    return x + 2\n",
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    digest = fingerprints._code_digest
-    assert digest(tmp_path / "plain") == digest(tmp_path / "told") != digest(tmp_path / "other")
+    digest = sources.code_digest
+    assert digest(tmp_path / "plain.py") == digest(tmp_path / "told.py")
+    assert digest(tmp_path / "plain.py") != digest(tmp_path / "other.py")
+
+
+def code_of_game(env_id: str) -> dict[str, str]:
+    """Evaluation's code with an environment."""
+    env = dataclasses.replace(config().env, id=env_id, kwargs={})
+    parts = parts_of("evaluate", dataclasses.replace(config(), env=env), before="")
+    found: dict[str, str] = parts["code"]
+    return found
 
 
 def test_a_strangers_game_is_part_of_the_code(
@@ -264,8 +273,7 @@ def test_a_strangers_game_is_part_of_the_code(
     game = "from envs.frozenlake import FrozenLake\n\n\nclass Pond(FrozenLake):\n    depth = 1\n"
     (tmp_path / "pond.py").write_text(game)
     monkeypatch.syspath_prepend(tmp_path)
-    game = type(envs.make("pond:Pond").unwrapped)
-    code = fingerprints.code_of("evaluate", game)
+    code = code_of_game("pond:Pond")
     assert {"pond:pond.py", "envs.frozenlake", "steps.evaluate", "steps.agent.prompts"} <= set(code)
 
 
@@ -288,7 +296,7 @@ def test_a_strangers_rules_beside_its_game_are_part_of_the_code(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    code = fingerprints.code_of("evaluate", type(envs.make("mill:Mill").unwrapped))
+    code = code_of_game("mill:Mill")
     theirs = {name.removeprefix("mill:") for name in code if name.startswith("mill:")}
     assert theirs == {name for name in texts if "unused" not in name}
     assert "envs.countdown_solver" in code
@@ -303,28 +311,28 @@ def test_of_installed_packages_only_the_games_own_counts(folder: str, tmp_path: 
     (place / "dam" / "game.py").write_text("from dam.deep import rules\n")
     (place / "dam" / "deep").mkdir()
     (place / "dam" / "deep" / "rules.py").write_text("")
-    found = fingerprints._strangers_modules("dam.game", place / "dam" / "game.py")
+    found = sources._strangers("dam.game", place / "dam" / "game.py")
     own = {"dam.game:dam/__init__.py", "dam.game:dam/game.py", "dam.game:dam/deep/rules.py"}
     others = {"dam.game:library/__init__.py"} if folder == "anywhere" else set()
     assert set(found) == own | others
 
 
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of this project's code, which the fingerprints read in place of our own."""
     for name in ("envs", "steps"):
         for path in (ROOT / name).rglob("*.py"):
             copy = tmp_path / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-    monkeypatch.setattr(fingerprints, "_ROOT", tmp_path)
+    monkeypatch.setattr(sources, "_ROOT", tmp_path)
     yield tmp_path
     forget()
 
 
 def forget() -> None:
     """Files are read once a process: let them be read again."""
-    for each in (fingerprints._closure, fingerprints._game_modules, fingerprints._code_digest):
+    for each in (sources.closure, sources._strangers, sources.code_digest):
         each.cache_clear()
 
 
@@ -344,14 +352,14 @@ RUN_BY = {
 """Module -> the stages of a lake whose results may change with it."""
 
 
-def test_a_line_of_a_module_moves_the_stages_that_run_it(sources: Path) -> None:
+def test_a_line_of_a_module_moves_the_stages_that_run_it(copied: Path) -> None:
     def codes() -> dict[str, dict[str, str]]:
         forget()
-        return {stage: fingerprints.code_of(stage, FrozenLake) for stage in SETTINGS}
+        return {stage: fingerprints.code_of(stage, LAKE) for stage in SETTINGS}
 
     before = codes()
     for module in RUN_BY:
-        with (sources / f"{module.replace('.', '/')}.py").open("a", encoding="utf-8") as file:
+        with (copied / f"{module.replace('.', '/')}.py").open("a", encoding="utf-8") as file:
             file.write("\nANOTHER = 1\n")
     after = codes()
     moved = {
@@ -375,28 +383,83 @@ WEIR = {
 
 
 @pytest.fixture
-def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
+def weir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A stranger's game in a package, which has another package beside it."""
     for name, text in WEIR.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    yield type(envs.make("weir.game:Weir").unwrapped)
+    yield "weir.game:Weir"
     for name in [name for name in sys.modules if name.startswith("weir")]:
         sys.modules.pop(name)
     envs._creator.cache_clear()
     forget()
 
 
-def test_a_line_beside_a_strangers_game_moves_its_code(weir: type, tmp_path: Path) -> None:
-    before = fingerprints.code_of("evaluate", weir)
+def test_a_line_beside_a_strangers_game_moves_its_code(weir: str, tmp_path: Path) -> None:
+    before = code_of_game(weir)
     for file, text in WEIR.items():
         (tmp_path / file).write_text(f"{text}\nANOTHER = 1\n")
-        fingerprints._code_digest.cache_clear()
-        after = fingerprints.code_of("evaluate", weir)
+        sources.code_digest.cache_clear()
+        after = code_of_game(weir)
         moved = {name for name in after if after[name] != before.get(name)}
         assert moved == {f"weir.game:{file}"}
         before = after
+
+
+SLUICE = {
+    "sluice.py": "from envs.frozenlake import FrozenLake\nfrom sluice_gate import Gate\n\n\n"
+    "def make(render_mode=None):\n    return Gate(FrozenLake(intended_prob=1.0))\n",
+    "sluice_gate.py": "import gymnasium\n\n\nclass Gate(gymnasium.Wrapper):\n    pass\n",
+}
+
+
+@pytest.mark.parametrize("file", SLUICE)
+def test_a_factory_and_its_wrappers_are_part_of_the_code(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in SLUICE.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = code_of_game("sluice:make")
+    assert "envs.frozenlake" in before
+    text = SLUICE[file].replace("1.0", "1 / 3").replace("pass", "depth = 1")
+    (tmp_path / file).write_text(text)
+    forget()
+    after = code_of_game("sluice:make")
+    moved = {name.partition(":")[2] for name in after if after[name] != before[name]}
+    assert moved == {file}
+    for name in ("sluice", "sluice_gate"):
+        sys.modules.pop(name)
+    envs._creator.cache_clear()
+    forget()
+
+
+def test_a_wrapper_of_elsewhere_is_part_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in SLUICE.items():
+        place = tmp_path / name.removesuffix(".py")
+        place.mkdir()
+        (place / name).write_text(text)
+        monkeypatch.syspath_prepend(place)
+    assert {"sluice:sluice.py", "sluice_gate:sluice_gate.py"} <= set(code_of_game("sluice:make"))
+    for name in ("sluice", "sluice_gate"):
+        sys.modules.pop(name)
+    envs._creator.cache_clear()
+
+
+def test_a_games_libraries_count_by_what_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from envs.metamathqa import MetaMathQA\n\n\ndef make():\n    return MetaMathQA()\n"
+    (tmp_path / "school.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for env_id in ("metamathqa", "spa/metamathqa", "school:make"):
+        env = dataclasses.replace(config().env, id=env_id, kwargs={})
+        parts = parts_of("evaluate", dataclasses.replace(config(), env=env), before="")
+        assert {"math-verify", "sympy"} <= set(parts["versions"]), env_id
+    assert "sympy" not in parts_of("evaluate", config(), before="")["versions"]
 
 
 NO_RESULT = {
@@ -410,8 +473,8 @@ NO_RESULT = {
 def test_every_module_is_some_stages_code_or_is_excused() -> None:
     paths = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "steps").rglob("*.py")]
     modules = {".".join(path.parts).removesuffix(".__init__") for path in paths}
-    counted = {name for stage in SETTINGS for name in fingerprints.code_of(stage, FrozenLake)}
-    silent = {name for name in modules if name.startswith(fingerprints.SILENT)}
+    counted = {name for stage in SETTINGS for name in fingerprints.code_of(stage, LAKE)}
+    silent = {name for name in modules if name.startswith(sources.SILENT)}
     assert modules - counted - silent == set(NO_RESULT)
 
 
@@ -427,7 +490,7 @@ def test_a_stages_code_has_what_its_step_of_the_flow_calls() -> None:
             and node.module != "steps.report.blocks"
         }
         assert len(imported) == 1
-        assert imported <= set(fingerprints.code_of(stage, FrozenLake)), stage
+        assert imported <= set(fingerprints.code_of(stage, LAKE)), stage
 
 
 def test_modules_that_are_loaded_by_name_count_where_they_are_named() -> None:
@@ -436,9 +499,9 @@ def test_modules_that_are_loaded_by_name_count_where_they_are_named() -> None:
         for name in ("verl_hooks", "verl_head", "label_logprobs", "logits_kernels")
     }
     sft = {f"steps.training.{name}" for name in ("verl_sft_data", "verl_sft_driver")}
-    assert both | sft <= set(fingerprints.code_of("sft_train", FrozenLake))
-    assert both <= set(fingerprints.code_of("ppo_train", FrozenLake))
-    assert not (both | sft) & set(fingerprints.code_of("filter_format", FrozenLake))
+    assert both | sft <= set(fingerprints.code_of("sft_train", LAKE))
+    assert both <= set(fingerprints.code_of("ppo_train", LAKE))
+    assert not (both | sft) & set(fingerprints.code_of("filter_format", LAKE))
 
 
 @pytest.fixture
