@@ -35,12 +35,13 @@ from steps.tracking.spool import (
     stage_key,
     target_of,
 )
-from steps.tracking.trackers import FileTracker, NullTracker, Tracker, finish
+from steps.tracking.trackers import FileTracker, NullTracker, RoundTracker, Tracker, finish
 
 __all__ = [
     "METRICS_FILE",
     "FileTracker",
     "NullTracker",
+    "RoundTracker",
     "Tracker",
     "check_tracking",
     "finish_parent_run",

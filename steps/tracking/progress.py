@@ -67,5 +67,6 @@ class Progress:
 
 def progress_of(config: Config, stage: str) -> Progress:
     """The progress of a stage with this configuration."""
-    totals = {"sft_train": config.sft.max_steps, "ppo_train": config.ppo.total_steps}
+    finetuning = config.sft.max_steps * config.selfplay.rounds
+    totals = {"sft_train": finetuning, "ppo_train": config.ppo.total_steps}
     return Progress(stage, totals.get(stage, 0))

@@ -82,6 +82,26 @@ class NullTracker:
         self.close()
 
 
+class RoundTracker(NullTracker):
+    """Passes on what a later round logs; its steps go on after `before`, those of earlier rounds.
+
+    MLflow keeps the first value of each step, and would show the first round alone.
+    """
+
+    def __init__(self, tracker: Tracker, before: int) -> None:
+        super().__init__()
+        self._tracker = tracker
+        self._before = before
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """At the step over all rounds."""
+        self._tracker.log(metrics, self._before + step)
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """As they are."""
+        self._tracker.log_params(params)
+
+
 class FileTracker:
     """Appends to `metrics.jsonl` in `directory`, and to the spool where there is one.
 

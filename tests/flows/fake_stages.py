@@ -74,7 +74,8 @@ def sft_train(config, *, data_dir, model_dir, out_dir, checkpoints, tracker):
     model = out_dir / "model"
     save_model(model, "sft")
     tracker.log({"loss": 1.0}, 0)
-    return {"model": model, "curve": [], "steps": 1, "seconds": 0.1, "parameters": 103168}
+    facts = {"curve": [], "steps": 1, "kept_step": 1, "seconds": 0.1, "parameters": 103168}
+    return {"model": model, **facts}
 """,
     "ppo_train": """
 def ppo_train(config, *, model_dir, out_dir, checkpoints, tracker):
