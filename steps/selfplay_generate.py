@@ -39,7 +39,7 @@ from steps.settings import (
     rollout_settings,
     training_seed,
 )
-from steps.storage import TrajectoryWriter, directory_digest, json_digest
+from steps.storage import TrajectoryWriter, directory_digest, json_digest, model_digest
 from steps.storage.batches import Batch, Batches, BatchStore
 from steps.tracking import Tracker
 
@@ -111,7 +111,7 @@ def fingerprint_of(config: Config, spec: PolicySpec, round_index: int) -> str:
         "settings": settings,
         "round": round_index,
         "player": spec.kind,
-        "model": directory_digest(Path(model)) if model and Path(model).is_dir() else model,
+        "model": model_digest(Path(model)) if model and Path(model).is_dir() else model,
     }
     if spec.adapter_dir:
         facts["adapter"] = directory_digest(Path(spec.adapter_dir))

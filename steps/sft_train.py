@@ -8,7 +8,7 @@ a Hugging Face directory.
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,8 @@ def sft_train(
         config=config,
         sections=("seed", "env", "model", "prompt", "sampling", "sft"),
         inputs={
-            "data": storage.file_digest(data_dir / TRAIN_FILE),
-            "model": storage.directory_digest(Path(source)) if Path(source).is_dir() else source,
+            "data": _rows_digest(train, validation),
+            "model": storage.model_digest(Path(source)) if Path(source).is_dir() else source,
             "backend": signature(config, "sft", backend),
         },
     )
@@ -79,6 +79,11 @@ def sft_train(
     shutil.rmtree(out_dir / "work", ignore_errors=True)
     _gate(config, result["probe"])
     return {"backend": backend, "fingerprint": fingerprint, "rows": len(train), **result}
+
+
+def _rows_digest(*sets: list[SFTExample]) -> str:
+    """Of what the rows say: their files also name a commit and the whole configuration."""
+    return storage.json_digest([[asdict(row) for row in rows] for rows in sets])
 
 
 def _by_verl(

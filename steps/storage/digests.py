@@ -59,6 +59,17 @@ def directory_digest(directory: Path) -> str:
     return _digest_of(_digests(directory))
 
 
+def model_digest(directory: Path) -> str:
+    """The same of a model, whichever version of transformers wrote its configurations."""
+    digests = _digests(directory)
+    for name in digests:
+        if name.endswith("config.json"):
+            value = read_json(directory / name)
+            if isinstance(value, dict) and value.pop("transformers_version", None):
+                digests[name] = json_digest(value)
+    return _digest_of(digests)
+
+
 def write_manifest(directory: Path, **facts: Any) -> dict[str, Any]:
     """Write `manifest.json`, last: size and digest of each file, and plain `facts`."""
     digests = _digests(directory)

@@ -11,6 +11,7 @@ import pytest
 
 from conf.schema import Config
 from steps import ppo_train, selfplay_generate, sft_train, storage
+from steps.storage import schemas
 from steps.tracking import NullTracker
 from steps.training import backends
 from steps.training.checkpoints import DirectoryCheckpoints
@@ -156,6 +157,43 @@ def test_other_rows_move_the_key_of_finetuning(key: Key, tmp_path: Path) -> None
     before = key("sft_train", settings())
     write_rows(tmp_path / "data", 16)
     assert key("sft_train", settings()) != before
+
+
+def test_the_same_rows_of_another_commit_and_configuration_are_the_same(
+    key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key("sft_train", settings())
+    files = [
+        tmp_path / "data" / sft_train.TRAIN_FILE,
+        tmp_path / "data" / sft_train.VALIDATION_FILE,
+    ]
+    bytes_before = [file.read_bytes() for file in files]
+    monkeypatch.setattr(schemas, "git_commit", lambda: "abc-dirty")
+    for file in files:
+        storage.write_examples(file, storage.read_examples(file), config_digest="other")
+    assert [file.read_bytes() for file in files] != bytes_before
+    assert key("sft_train", settings()) == before
+
+
+def test_other_validation_rows_move_the_key_of_finetuning(key: Key, tmp_path: Path) -> None:
+    """The best step is chosen by them."""
+    before = key("sft_train", settings())
+    rest = [example("A", "Right", split="validation")]
+    storage.write_examples(tmp_path / "data" / sft_train.VALIDATION_FILE, rest)
+    assert key("sft_train", settings()) != before
+
+
+@pytest.mark.parametrize("stage", ["selfplay_generate", "sft_train"])
+def test_a_model_that_another_version_of_transformers_wrote_is_the_same(
+    stage: str, key: Key, tmp_path: Path
+) -> None:
+    """A model from scratch is written anew by each attempt."""
+    found = []
+    for version, size in (("4.57.0", 1), ("5.0.0", 1), ("5.0.0", 2)):
+        said = {"transformers_version": version, "hidden_size": size}
+        (tmp_path / "model" / "config.json").write_text(json.dumps(said))
+        found.append(key(stage, settings()))
+    assert found[0] == found[1] != found[2]
 
 
 def test_each_round_of_self_play_has_a_key(key: Key) -> None:
