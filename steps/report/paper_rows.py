@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+import conf
 from steps.report.exports import Played
 from steps.report.published import Published, published_row
 from steps.report.tables import NONE, number, pass_keys
@@ -36,11 +37,8 @@ ORDER = (
     "spa_raw_unfiltered",
 )
 """Arms as the paper tells of them; others follow by name."""
-INCIDENTAL = (
-    *("seed", "log_level", "workers", "branches", "device", "cluster", "profile"),
-    *("tracking.", "resources.", "generation.max_batch", "sft.save_every", "ppo.save_every"),
-)
-"""Settings (a dot at the end: sections) that two runs of one row may differ in."""
+INCIDENTAL = ("seed", "cluster", "profile")
+"""Settings that two runs of one row may differ in, besides those without effect."""
 BEFORE = "after_sft"
 """The summary's name of the model that PPO started from."""
 _MARKS = {"range": " r", "t": " t"}
@@ -252,7 +250,7 @@ def _place(row: Row) -> tuple[str, int, str, str, str]:
 
 
 def _is_incidental(key: str) -> bool:
-    return key in INCIDENTAL or f"{key.split('.')[0]}." in INCIDENTAL
+    return key in INCIDENTAL or not conf.has_effect(key)
 
 
 def _text(value: Any) -> str:

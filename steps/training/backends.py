@@ -148,7 +148,7 @@ def signature(config: Config, stage: str, backend: str) -> str:
         return backend
     verl = config.verl
     overrides = verl.sft_overrides if stage == "sft" else verl.overrides
-    return f"verl {installed().get('verl', '')} {' '.join(overrides)}"
+    return f"verl {installed().get('verl', '')} {verl.dtype} {' '.join(overrides)}"
 
 
 def num_ranks(config: Config) -> int:

@@ -16,13 +16,13 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from transformers.utils import logging as transformers_logging
 
+import conf
 from conf.schema import Config
 from steps.errors import CheckpointError
 
@@ -130,10 +130,11 @@ def fingerprint_of(
     *, stage: str, config: Config, sections: Sequence[str], inputs: Mapping[str, str]
 ) -> str:
     """16 hexadecimal digits that name a stage's work: its settings and its inputs' digests."""
-    settings = {name: getattr(config, name) for name in sections}
-    plain = {
-        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-        for name, value in settings.items()
+    settings = {
+        key: value
+        for key, value in conf.flat(config).items()
+        if key.split(".")[0] in sections and conf.has_effect(key)
     }
-    text = json.dumps({"stage": stage, "settings": plain, "inputs": dict(inputs)}, sort_keys=True)
+    facts = {"stage": stage, "settings": settings, "inputs": dict(inputs)}
+    text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -46,8 +46,6 @@ SMALL = [
     "evaluation.teacher_forced_puzzles=2",
     "sampling.max_new_tokens=70",
 ]
-WITHOUT_EFFECT = {"workers", "device", "branches", "log_level", *fingerprints.NAMES}
-"""They change where and how fast, what it is called, or the order of sums; nothing else."""
 READ_ONLY = {"selfplay_generate": {"sft.state_loss"}}
 """`strip` begins after self-play, which asks the same function for its prompt."""
 
@@ -78,7 +76,23 @@ def test_a_setting_moves_its_stage_and_those_after_it() -> None:
     assert changed(filter__min_yield=0.5) == stages[1:]
     assert changed(sampling__temperature=0.5) == changed(env__max_turns=3) == stages
     assert changed(evaluation__puzzles=9) == stages[4:]
+    assert changed(model__lora_alpha=8, verl__dtype="float32") == stages[2:]
     assert changed(workers=2, log_level="debug", tracking__enabled="false") == []
+    assert changed(generation__max_batch=3, generation__enforce_eager="true") == []
+    assert changed(sft__save_every=3, ppo__save_every=3) == []
+
+
+CALLED = {"profile", "experiment", "cluster", *fingerprints.NAMES}
+"""Settings that say what others are called that count."""
+
+
+def test_every_setting_counts_in_a_stage_or_is_without_effect() -> None:
+    one = config()
+    counted = {key for stage in SETTINGS for key in fingerprints.settings_of(stage, one)}
+    known = set(conf.flat(one))
+    assert counted == {key for key in known if conf.has_effect(key)} - CALLED
+    wholes = {f"{key.split('.')[0]}." for key in known}
+    assert set(conf.WITHOUT_EFFECT) <= known | wholes
 
 
 def test_vllm_counts_in_the_stages_that_it_may_play() -> None:
@@ -88,6 +102,15 @@ def test_vllm_counts_in_the_stages_that_it_may_play() -> None:
 
     assert played() == played("generation.engine=vllm") == ["selfplay_generate", "evaluate"]
     assert played("generation.engine=hf") == played(model=None) == []
+
+
+def test_xgrammar_counts_where_answers_are_forced() -> None:
+    def forced(*overrides: str) -> list[str]:
+        one = conf.compose(profile="smoke", model="owner/name", overrides=list(overrides))
+        return [s for s in SETTINGS if "xgrammar" in parts_of(s, one, before="")["versions"]]
+
+    assert forced("generation.constrained=true") == ["selfplay_generate"]
+    assert forced() == []
 
 
 def test_other_weights_in_the_same_directory_are_another_model(tmp_path: Path) -> None:
@@ -216,12 +239,29 @@ def test_a_folder_that_only_a_strangers_game_knows_counts_too(brook: str, tmp_pa
         seen.append(
             [
                 world(brook, rules=given).get("rules content")
-                for given in (str(folder), [str(folder)])
+                for given in (str(folder), [str(folder)], {"easy": [str(folder / "water.txt")]})
             ]
         )
     assert seen[0] == seen[1]
     assert None not in seen[0]
     assert all(before != after for before, after in zip(seen[1], seen[2], strict=True))
+
+
+def test_a_word_is_no_folder_of_the_working_directory(
+    brook: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "rows.txt").write_text("1")
+    (tmp_path / "rows.txt").write_text("1")
+    for named, is_path in (
+        ("train", False),
+        ("train/", True),
+        (Path("train"), True),
+        ("rows.txt", True),
+        ("./train/rows.txt", True),
+    ):
+        assert ("rules content" in world(brook, rules=named)) is is_path, named
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "~", "/", "#", "x" * 9999, "a\0b", 3, None])
@@ -540,8 +580,8 @@ def test_no_stage_reads_a_setting_that_its_fingerprint_leaves_out(
 
     def check(stage: str) -> None:
         known.update(fingerprints.settings_of(stage, one))
-        tracked = {key for key in reads if key.startswith("tracking.")}
-        assert reads - known - WITHOUT_EFFECT - tracked - READ_ONLY.get(stage, set()) == set()
+        left_out = {key for key in reads if not conf.has_effect(key) or key in fingerprints.NAMES}
+        assert reads - known - left_out - READ_ONLY.get(stage, set()) == set()
         reads.clear()
 
     reads.clear()

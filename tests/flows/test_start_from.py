@@ -314,7 +314,7 @@ def fingerprints_of(config: conf.Config) -> dict[str, str]:
         "model.dtype=bfloat16",
         "prompt.observation=grid_coords",
         "sampling.max_new_tokens=30",
-        "generation.max_batch=7",
+        "generation.max_span_chars=7",
         "sft.state_loss=mask",
         "ppo.base_seed=77",
         "ppo.total_steps=2",

@@ -99,7 +99,6 @@ COMMON = {
 OWN = {
     "selfplay_generate": {
         "sampling.temperature": 0.5,
-        "generation.max_batch": 3,
         "generation.max_span_chars": 7,
         "selfplay.group_size": 3,
         "selfplay.states": "self_belief",
@@ -121,7 +120,14 @@ def test_a_setting_that_work_depends_on_moves_the_key(
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_where_and_how_fast_is_in_no_key(stage: str, key: Key) -> None:
-    others = {"workers": 2, "evaluation.puzzles": 9, "tracking.enabled": False}
+    others = {
+        "workers": 2,
+        "evaluation.puzzles": 9,
+        "tracking.enabled": False,
+        "generation.max_batch": 3,
+        "sft.save_every": 7,
+        "ppo.save_every": 7,
+    }
     assert key(stage, settings(others)) == key(stage, settings())
 
 
@@ -211,9 +217,15 @@ def test_who_trains_and_with_what_of_its_own_moves_the_key(
 ) -> None:
     found = [key(stage, settings())]
     monkeypatch.setattr(STAGES[stage], "choose_backend", lambda config, of: "verl")
-    for version, overrides in (("0.9.1", []), ("0.9.2", []), ("0.9.2", ["trainer.x=1"])):
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("0.9.1", {}),
+        ("0.9.2", {}),
+        ("0.9.2", {"verl.dtype": "float32"}),
+        ("0.9.2", {NAMES[stage]: ["trainer.x=1"]}),
+    ]
+    for version, changes in cases:
         monkeypatch.setattr(backends, "installed", lambda version=version: {"verl": version})
-        found.append(key(stage, settings({NAMES[stage]: overrides})))
-    assert len(set(found)) == 4
-    other = key(stage, settings({NAMES[stage]: overrides, OTHER[stage]: ["a=1"]}))
+        found.append(key(stage, settings(changes)))
+    assert len(set(found)) == 5
+    other = key(stage, settings({NAMES[stage]: ["trainer.x=1"], OTHER[stage]: ["a=1"]}))
     assert other == found[-1]
