@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -129,13 +130,15 @@ def bounds_of_puzzles(
     """Those of each seed's puzzle, in order; the arguments are those of `floor_and_ceiling`."""
     seeds = list(seeds)
     _check_budget(budget, num_seeds=len(seeds), num_episodes=num_episodes)
-    env = envs.make(env_id, **kwargs)
-    file = None if cache is None else _cache_file(env, cache, env_id, budget, seeds, num_episodes)
-    width = len(PuzzleBounds._fields)
-    kept = None if file is None else bounds_cache.read(file, rows=len(seeds), width=width)
-    if kept is not None:
-        return [PuzzleBounds(*row) for row in kept]
-    found = [_puzzle_bounds(env, seed, budget, num_episodes) for seed in seeds]
+    file = None
+    with closing(envs.make(env_id, **kwargs)) as env:
+        if cache is not None:
+            file = _cache_file(env, cache, env_id, budget, seeds, num_episodes)
+        width = len(PuzzleBounds._fields)
+        kept = None if file is None else bounds_cache.read(file, rows=len(seeds), width=width)
+        if kept is not None:
+            return [PuzzleBounds(*row) for row in kept]
+        found = [_puzzle_bounds(env, seed, budget, num_episodes) for seed in seeds]
     if file is not None:
         bounds_cache.write(file, found)
     return found

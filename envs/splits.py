@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count as count_from
 from itertools import islice
 from typing import Any
@@ -63,11 +64,10 @@ def draw_seeds(
     """
     if split not in SPLITS:
         raise EnvironmentConfigError(unknown_name("split", split, SPLITS))
-    env = make_env()
-    game = env.unwrapped
-    assert isinstance(game, TextEnv), game
-    seeds = list(islice(_matching_seeds(env, game, split, base_seed, distinct), count))
-    env.close()
+    with closing(make_env()) as env:
+        game = env.unwrapped
+        assert isinstance(game, TextEnv), game
+        seeds = list(islice(_matching_seeds(env, game, split, base_seed, distinct), count))
     if len(seeds) < count:
         raise EnvironmentConfigError(
             f"{type(game).__name__} has too few puzzles: found {len(seeds)} of {count} for the "

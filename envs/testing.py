@@ -13,6 +13,7 @@ import math
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -44,19 +45,22 @@ def check_text_env(id_or_factory: str | MakeEnv, seeds: Sequence[int] = range(8)
     Takes an id for `envs.make` or a function that makes the (wrapped or bare) environment.
     """
     make = _factory(id_or_factory)
-    game = _game(make())
-    _check_members(game)
-    _check_gymnasium(game)
+
+    def check(promise: Callable[..., None], *given: Any) -> None:
+        with closing(make()) as env:
+            promise(_game(env), *given)
+
+    with closing(make()) as env:
+        _check_members(_game(env))
+        _check_gymnasium(_game(env))
     for seed in seeds:
         _check_same_seed_same_episode(make, seed)
-        _check_descriptions(_game(make()), seed)
-        _check_steps(_game(make()), seed)
-        _check_nonsense(_game(make()), seed)
-        _check_bounds(_game(make()), seed)
-    _check_legal_actions(_game(make()), seeds[0])
-    _check_keys(_game(make()), seeds)
-    _check_oracle(_game(make()), seeds)
-    _check_pictures(_game(make()), seeds[0])
+        for promise in (_check_descriptions, _check_steps, _check_nonsense, _check_bounds):
+            check(promise, seed)
+    check(_check_legal_actions, seeds[0])
+    check(_check_keys, seeds)
+    check(_check_oracle, seeds)
+    check(_check_pictures, seeds[0])
 
 
 def _factory(id_or_factory: str | MakeEnv) -> MakeEnv:
@@ -117,14 +121,15 @@ def _episode(env: gymnasium.Env[Any, Any], seed: int) -> list[Any]:
 
 
 def _check_same_seed_same_episode(make: MakeEnv, seed: int) -> None:
-    used = make()
-    _episode(used, seed + 1)
-    first = _episode(make(), seed)
-    message = "one seed is one episode, but two fresh ones differ"
-    _require(first == _episode(make(), seed), message, seed=seed)
-    _require(
-        first == _episode(used, seed), "reset forgets the episode before, but it shows", seed=seed
-    )
+    with closing(make()) as used:
+        _episode(used, seed + 1)
+        with closing(make()) as fresh:
+            first = _episode(fresh, seed)
+        with closing(make()) as other:
+            message = "one seed is one episode, but two fresh ones differ"
+            _require(first == _episode(other, seed), message, seed=seed)
+        message = "reset forgets the episode before, but it shows"
+        _require(first == _episode(used, seed), message, seed=seed)
 
 
 def _check_descriptions(game: TextEnv, seed: int) -> None:

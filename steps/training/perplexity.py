@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -114,21 +115,20 @@ def visited_states(config: Config, settings: PromptSettings, seeds: Sequence[int
 
 def prompt_around(config: Config, settings: PromptSettings, tokenizer: Any) -> tuple[str, str]:
     """The text that a model reads before and after the state of the first turn."""
-    env = env_factory(config)()
-    env.reset(seed=0)
-    world: Any = env.unwrapped
-    messages = build_messages(
-        settings,
-        instruction=world.instruction,
-        action_names=world.action_names,
-        state=_MARK,
-        turn_index=0,
-        actions_left=config.env.max_actions,
-        earlier=(),
-        max_new_tokens=config.sampling.max_new_tokens,
-        has_board=has_board(world),
-    )
-    env.close()
+    with closing(env_factory(config)()) as env:
+        env.reset(seed=0)
+        world: Any = env.unwrapped
+        messages = build_messages(
+            settings,
+            instruction=world.instruction,
+            action_names=world.action_names,
+            state=_MARK,
+            turn_index=0,
+            actions_left=config.env.max_actions,
+            earlier=(),
+            max_new_tokens=config.sampling.max_new_tokens,
+            has_board=has_board(world),
+        )
     (text,) = render_prompts(tokenizer, [messages])
     before, mark, after = text.partition(_MARK)
     assert mark, "the chat template leaves the last message out"

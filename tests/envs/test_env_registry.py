@@ -5,14 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
 
 import envs
+from conf import compose
 from envs.base import TextEnv
 from envs.frozenlake import FrozenLake
+from envs.solvers import floor_and_ceiling
+from envs.splits import draw_seeds
+from envs.testing import check_text_env
+from steps.orchestration.fingerprints import parts_of
 
 OTHER_GAME = """
 from envs.frozenlake import FrozenLake
@@ -164,3 +172,42 @@ def test_importing_envs_is_light() -> None:
         text=True,
     )
     assert result.stdout == "set()\n"
+
+
+class Sluice(FrozenLake):
+    """Counts those that are open."""
+
+    num_open = 0
+
+    def __init__(self, *, is_broken: bool = False, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        type(self).num_open += 1
+        self.is_broken, self.is_open = is_broken, True
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if self.is_broken:
+            raise RuntimeError("no water")
+        return super().reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        type(self).num_open -= self.is_open
+        self.is_open = False
+
+
+def test_what_is_made_to_be_asked_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sluice, "num_open", 0)
+    sluice = f"{__name__}:Sluice"
+    for _ in range(2):
+        floor_and_ceiling(sluice, 2, [0], cache=tmp_path)
+    check_text_env(sluice, seeds=[0])
+    base = compose(profile="smoke")
+    parts_of("evaluate", replace(base, env=replace(base.env, id=sluice)), before="")
+    for ask in (
+        lambda: draw_seeds(partial(envs.make, sluice, is_broken=True), "test", 1, 0),
+        lambda: floor_and_ceiling(sluice, 2, [0], is_broken=True),
+    ):
+        with pytest.raises(RuntimeError, match="no water"):
+            ask()
+    assert Sluice.num_open == 0
