@@ -105,8 +105,7 @@ class DirectoryStore:
         path = self._home(key)
         if not self.is_local:
             self._receive(key, [storage.MANIFEST], path)
-        found: dict[str, Any] = storage.read_json(path / storage.MANIFEST)
-        return found
+        return storage.read_manifest(path)
 
     def adopt(self, key: str, own_key: str) -> Path:
         """The checked directory under `key` of another run, which may prune it at any moment.
@@ -119,7 +118,7 @@ class DirectoryStore:
         source, target = self._home(key), self._home(own_key)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            for name in [*storage.read_json(source / storage.MANIFEST)["files"], storage.MANIFEST]:
+            for name in [*storage.read_manifest(source)["files"], storage.MANIFEST]:
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 _link(source / name, temporary / name)
             storage.check_manifest(temporary)
@@ -170,8 +169,7 @@ class DirectoryStore:
         shutil.rmtree(target, ignore_errors=True)
         self._receive(key, [storage.MANIFEST], target)
         if (target / storage.MANIFEST).is_file():
-            names = storage.read_json(target / storage.MANIFEST)["files"]
-            self._receive(key, list(names), target)
+            self._receive(key, list(storage.read_manifest(target)["files"]), target)
 
     def _receive(self, key: str, names: list[str], target: Path) -> None:
         with self.transport.load_bytes([f"{key}/{name}" for name in names]) as found:

@@ -36,6 +36,7 @@ from steps.storage.digests import (
     json_digest,
     model_digest,
     read_json,
+    read_manifest,
     replacing,
     write_manifest,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "partial_path",
     "read_examples",
     "read_json",
+    "read_manifest",
     "read_metadata",
     "read_trajectories",
     "recover_trajectories",

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from steps.errors import DataError
@@ -88,9 +88,22 @@ def write_manifest(directory: Path, **facts: Any) -> dict[str, Any]:
     return manifest
 
 
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a directory; a DataError where a name in it leads out of the directory."""
+    manifest: dict[str, Any] = read_json(directory / MANIFEST)
+    for name in manifest["files"]:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise DataError(
+                f"{directory / MANIFEST} names {name!r}, which lies outside of its directory: it "
+                "isn't a manifest that was written there; run the step that writes it again."
+            )
+    return manifest
+
+
 def check_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a directory whose files are all there and unchanged, else a DataError."""
-    manifest: dict[str, Any] = read_json(directory / MANIFEST)
+    manifest = read_manifest(directory)
     for name, expected in manifest["files"].items():
         path = directory / name
         if not path.is_file():

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import shutil
 import tempfile
@@ -78,6 +79,32 @@ def test_a_changed_missing_or_unfinished_directory_is_refused(
 def test_a_stage_writes_below_a_folder_of_this_machine(store: DirectoryStore) -> None:
     disk = stored(store, "") if store.is_local else Path(tempfile.gettempdir())
     assert store.disk == disk
+
+
+@pytest.mark.parametrize("name", ["../../../evil.txt", "tokenizer/../../evil.txt", "/evil.txt"])
+def test_a_manifests_names_stay_in_its_directory(
+    name: str, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """A datastore that others write to may hold any manifest."""
+    if name == "/evil.txt":
+        name = str(tmp_path / "evil.txt")
+    reference = store.put(directory(tmp_path), "a/b")
+    place = stored(store, "a/b")
+    outside = Path(os.path.normpath(place / name))
+    outside.parent.mkdir(parents=True, exist_ok=True)
+    outside.write_text("weights")
+    before = set(tmp_path.rglob("*"))
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"][name] = manifest["files"]["model.safetensors"]
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    for ask in (
+        lambda: store.get("a/b", reference["digest"]),
+        lambda: store.adopt("a/b", "c/d"),
+        lambda: store.manifest("a/b"),
+    ):
+        with pytest.raises(DataError, match="outside of its directory"):
+            ask()
+    assert not set(tmp_path.rglob("evil*")) - before
 
 
 def test_a_workspace_is_empty_and_kept_where_it_is(store: DirectoryStore) -> None:
