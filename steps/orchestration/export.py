@@ -38,28 +38,33 @@ def export_run(run_id: str) -> dict[str, Any]:
     branch that failed those before the failure. Addresses in the settings have no passwords.
     Raises `DataError` where there is no such run in this directory's datastore.
     """
-    pathspec = run_id if "/" in run_id else f"{FLOW}/{run_id}"
-    namespace(None)
-    try:
-        run = Run(pathspec)
-    except MetaflowNotFound as error:
-        raise DataError(
-            f"no run {pathspec} in this datastore: call this where the run was started, or set "
-            "METAFLOW_DATASTORE_SYSROOT_LOCAL as it was then."
-        ) from error
+    run = run_of(run_id)
     environments: dict[str, dict[str, Any]] = {}
     for step, artifact in ARTIFACTS.items():
         for env_id, result in _results(run, step, artifact):
             environments.setdefault(env_id, {})[step] = result
     return {
         "schema": SCHEMA,
-        "run": pathspec,
+        "run": run.pathspec,
         "finished": bool(run.finished),
         "began": run.created_at.timestamp(),
         "seconds": _seconds(run),
         "settings": shown(run["start"].task.data.settings),
         "environments": environments,
     }
+
+
+def run_of(run_id: str) -> Run:
+    """A run by its number or pathspec; raises `DataError` where there is none."""
+    pathspec = run_id if "/" in run_id else f"{FLOW}/{run_id}"
+    namespace(None)
+    try:
+        return Run(pathspec)
+    except MetaflowNotFound as error:
+        raise DataError(
+            f"no run {pathspec} in this datastore: call this where the run was started, or set "
+            "METAFLOW_DATASTORE_SYSROOT_LOCAL as it was then."
+        ) from error
 
 
 def _results(run: Any, step: str, artifact: str) -> list[tuple[str, Any]]:

@@ -19,7 +19,7 @@ from metaflow import Run, namespace
 
 import conf
 from steps import storage
-from steps.errors import DataError
+from steps.errors import ConfigError, DataError
 from steps.orchestration.directory_store import DirectoryStore, open_transport
 from steps.orchestration.export import ARTIFACTS, export_run
 from steps.orchestration.runs import config_of
@@ -83,7 +83,7 @@ class Lineage:
         said = f"{reference['url']} ({reference['digest'][:_SHORT]})"
         try:
             path = self._store(reference).get(reference["key"], reference["digest"])
-        except DataError as error:
+        except (ConfigError, DataError) as error:
             self.faults.append(f"{step}: {error}")
             return f"{said}: {error}"
         manifest = storage.read_json(path / storage.MANIFEST)
@@ -98,8 +98,11 @@ class Lineage:
         return DirectoryStore(open_transport(url.partition("://")[0], root), self.scratch)
 
     def _origin(self, step: str, key: str, reference: Mapping[str, Any]) -> Iterator[str]:
-        """Versions that the stage was computed with, where the index still knows it."""
-        index = StageCache(self._store(reference))
+        """Versions that the stage was computed with, where its datastore's index still knows it."""
+        try:
+            index = StageCache(self._store(reference))
+        except ConfigError:  # told with the files
+            return
         entry = next((each for each in index.entries([step]) if each.fingerprint == key), None)
         if entry is not None:
             versions = ", ".join(f"{name} {each}" for name, each in entry.parts["versions"].items())

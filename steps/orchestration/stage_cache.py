@@ -6,12 +6,14 @@
 
 The index is a JSON object for each result, in the datastore's root beside the directories that it
 refers to, so that it works wherever Metaflow's artifacts do. It is written after the stage has
-succeeded, whole or not at all, and concurrent writers of one fingerprint write the same. A result
-is given out only if its files are there and are those that were kept; a failure is never kept.
+succeeded, whole or not at all; where several runs computed one fingerprint the last one's entry
+stands. Each run therefore keeps its own entries among its directories, too, where its resumes find
+what it did itself. A result is given out only if its files are there and are those that were kept;
+a failure is never kept.
 
 Beside the finished ones stand notes of runs that have begun a stage, so that a new run of the same
-fingerprint goes on from their last checkpoint. A run with `--cache off` has an index of its own,
-among its directories, in which only `resume` looks.
+fingerprint goes on from their last checkpoint. A run with `--cache off` has only the index of its
+own.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from metaflow.metaflow_config import DEFAULT_DATASTORE
 
 from steps.errors import ConfigError, DataError
 from steps.orchestration.directory_store import DirectoryStore, Transport, open_transport
+from steps.orchestration.export import run_of
 from steps.orchestration.fingerprints import SETTINGS, Parts, differences, fingerprint
 
 ROOT = "spa.cache"
@@ -64,12 +67,20 @@ class Entry:
 
 
 class StageCache:
-    """The index of one datastore, or under other `roots` those of runs; the first is written to."""
+    """The index of one datastore, and those of a run and its origins, whose folders `own` names.
 
-    def __init__(self, store: DirectoryStore, roots: Sequence[str] = (ROOT,)) -> None:
+    Written to are the datastore's, unless the run keeps to itself (`is_shared` is False), and the
+    run's, the first of `own`.
+    """
+
+    def __init__(
+        self, store: DirectoryStore, own: Sequence[str] = (), *, is_shared: bool = True
+    ) -> None:
         self.store = store
         self.transport: Transport = store.transport
-        self.roots = list(roots)
+        shared = [ROOT] if is_shared else []
+        self.roots = [*shared, *own]
+        self.written = [*shared, *own[:1]]
 
     def find(self, stage: str, key: str, runs: Collection[str] | None = None) -> Entry | None:
         """The result of a fingerprint, its files checked; None where there is none to rely on.
@@ -95,11 +106,12 @@ class StageCache:
             "parts": parts,
             "result": dict(result),
         }
-        self._write(f"{self.roots[0]}/{RESULTS}/{stage}/{key}.json", value)
+        for root in self.written:
+            self._write(f"{root}/{RESULTS}/{stage}/{key}.json", value)
 
     def note_begun(self, stage: str, key: str, *, run_id: str, root: str) -> None:
         """Note where a run keeps the checkpoints of a stage that it begins."""
-        self._write(f"{self.roots[0]}/{BEGUN}/{stage}/{key}/{run_id}.json", {"root": root})
+        self._write(f"{self.written[0]}/{BEGUN}/{stage}/{key}/{run_id}.json", {"root": root})
 
     def begun(self, stage: str, key: str) -> list[str]:
         """Where runs that began this very work keep its checkpoints, the newest run first."""
@@ -187,13 +199,16 @@ def _list(index: StageCache) -> Iterator[str]:
         )
 
 
-def _explain(index: StageCache, run_id: str) -> Iterator[str]:
+def _explain(index: StageCache, run: str) -> Iterator[str]:
     """For each stage of a run: what it was computed from, and what differs from the nearest one."""
+    run_id = run.rpartition("/")[2]
     entries = [entry for entry in index.entries() if entry.task.split("/")[1] == run_id]
     if not entries:
+        run_of(run)
         raise ConfigError(
             f"run {run_id} has computed nothing that is in the index: all of it came from other "
-            "runs, or it failed, or ran with --cache off. `list` shows what there is."
+            "runs or was computed by one after it, or it failed, or ran with --cache off. `list` "
+            "shows what there is."
         )
     for entry in entries:
         yield f"{entry.stage} of {entry.env} ({entry.fingerprint[:12]}) was computed"
@@ -241,12 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.command == "list":
             lines = _list(index)
         elif options.command == "explain":
-            lines = _explain(index, options.run.rpartition("/")[2])
+            lines = _explain(index, options.run)
         else:
             lines = _prune(index, options.days, is_dry=options.dry_run)
         for line in lines:
             print(line)  # noqa: T201
-    except (ConfigError, MetaflowException) as error:
+    except (ConfigError, DataError, MetaflowException) as error:
         parser.exit(2, f"{error}\n")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -62,7 +62,7 @@ class Stage:
     parts: fingerprints.Parts
     """What the result depends on."""
     cache: StageCache
-    """The index; with `--cache off` those of this run and its origins alone."""
+    """The index, and those of this run and its origins; with `--cache off` these alone."""
     runs: frozenset[str] | None
     """Whose results will do: this run's and its origins'; None: any run's (`--cache auto`)."""
 
@@ -145,7 +145,7 @@ def open_stage(
         store = DirectoryStore(_transport(flow), Path(scratch))
         roots = lineage(store, current.flow_name, current.run_id, current.origin_run_id)
         own = [f"{root}/{stage_cache.ROOT}" for root in roots]
-        cache = StageCache(store, own) if mode == "off" else StageCache(store)
+        cache = StageCache(store, own, is_shared=mode != "off")
         out_dir = store.workspace(key)
         parts = fingerprints.parts_of(name, config, before=getattr(flow, "fingerprint", ""))
         work = fingerprints.fingerprint(parts)

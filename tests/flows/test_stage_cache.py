@@ -94,6 +94,18 @@ def test_the_modes_and_the_command(runs: Runs) -> None:
     assert runs.computed() == ["sft_train"]
 
 
+def test_resume_finds_what_its_run_did_though_another_did_it_after(runs: Runs) -> None:
+    first, second = (run_id_of(runs("--cache", "refresh")) for _ in range(2))
+    runs.computed()
+    again = run_id_of(runs.spa("resume", "selfplay_generate", "--origin-run-id", first))
+    assert runs.computed() == []
+    for each in runs.artifacts(again, FINGERPRINT).values():
+        assert each["cache_hit"].startswith(f"SPAFlow/{first}/")
+    told = runs.command("explain", first)
+    assert told.returncode == 2 and "computed by one after it" in told.stderr
+    assert runs.command("explain", second).returncode == 0
+
+
 def test_a_failure_is_never_kept(tmp_path: Path) -> None:
     runs = planted(tmp_path)
     (runs.work / "starve").touch()
