@@ -105,6 +105,14 @@ def test_what_is_not_finite_stays_json_and_comes_back(tmp_path: Path) -> None:
     assert found["metrics"]["b"] == float("-inf")
 
 
+def test_a_step_has_a_line_for_each_call(tmp_path: Path) -> None:
+    with tracking.FileTracker(tmp_path) as tracker:
+        tracker.log({"sft/loss": 1.0}, step=6)
+        tracker.log({"probe/format_rate": 0.5}, step=6)
+    found = [(each["step"], each["metrics"]) for each in tracking.read_metrics(tracker.path)]
+    assert found == [(6, {"sft/loss": 1.0}), (6, {"probe/format_rate": 0.5})]
+
+
 def test_a_second_attempt_appends_behind_a_line_cut_by_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "time": 0, "metrics": {"loss": 2}}\n{"step": 2, "ti')

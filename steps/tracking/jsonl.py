@@ -18,9 +18,9 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Lines with metrics: `step`, `time`, `metrics`; a last line cut by a kill is left out.
+    """Lines with metrics as they were logged: `step`, `time`, `metrics`; none that a kill cut.
 
-    Where a step was logged twice, the later line counts.
+    A step has a line for each call of `log`: the probe after finetuning, say, has one of its own.
     """
     found = [line for line in raw_lines(path) if "metrics" in line]
     for line in found:

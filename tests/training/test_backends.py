@@ -168,5 +168,5 @@ def test_a_fingerprint_knows_who_trained_and_with_which_overrides(
     monkeypatch.setattr(backends, "installed", lambda: {"verl": "0.9.1"})
     settings = config(verl=VerlSection(overrides=["a=1", "b=2"], sft_overrides=["c=3"]))
     assert signature(settings, "ppo", "local") == "local"
-    assert signature(settings, "ppo", "verl") == "verl 0.9.1 a=1 b=2"
-    assert signature(settings, "sft", "verl") == "verl 0.9.1 c=3"
+    assert signature(settings, "ppo", "verl") == "verl 0.9.1 bfloat16 a=1 b=2"
+    assert signature(settings, "sft", "verl") == "verl 0.9.1 bfloat16 c=3"
