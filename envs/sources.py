@@ -60,7 +60,7 @@ def files_of(names: Iterable[str]) -> dict[str, Path]:
         if name.partition(".")[0] in _OURS:
             found |= closure(name)
             continue
-        file = getattr(sys.modules[name], "__file__", None)
+        file = getattr(sys.modules.get(name), "__file__", None)
         if file is None:
             raise FileNotFoundError(f"module {name} has no file, so that its code can't be read.")
         found |= _strangers(name, Path(file))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import cache as cached
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -588,6 +589,16 @@ def test_a_ceiling_of_other_rules_isnt_told_again(
             each.cache_clear()
     assert found[0]["ceiling"] == 1.0
     assert found[1]["ceiling"] < 1.0
+
+
+def test_a_game_without_a_file_is_computed_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = ModuleType("typed_in")
+    typed.Lake = type("Lake", (FrozenLake,), {"__module__": "typed_in"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "typed_in", typed)
+    assert floor_and_ceiling("typed_in:Lake", 5, [0], cache=tmp_path)["ceiling"] is not None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_library_of_a_game_is_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
