@@ -38,6 +38,8 @@ class PPOSample:
     """Whether each decision is the last of its turn."""
     episode: int
     """Index of the trajectory that it belongs to."""
+    group: int
+    """That trajectory's group, which one rank has whole."""
     values: np.ndarray
     advantages: np.ndarray
     returns: np.ndarray
@@ -71,7 +73,9 @@ def build_samples(
         if context_starts is not None and len(sequences) == 1:
             sequences = [_with_context(sequences[0], context_starts[episode])]
         for tokens in sequences:
-            samples.append(_sample(tokens, by_turn, level=level, episode=episode))
+            samples.append(
+                _sample(tokens, by_turn, level=level, episode=episode, group=trajectory.group)
+            )
     return samples
 
 
@@ -93,7 +97,7 @@ def _pass_on_rewards(trajectory: Trajectory, rewards: dict[int, float]) -> None:
 
 
 def _sample(
-    tokens: TokenSample, rewards: dict[int, float], *, level: str, episode: int
+    tokens: TokenSample, rewards: dict[int, float], *, level: str, episode: int, group: int
 ) -> PPOSample:
     positions: list[int] = []
     decision_of: list[int] = []
@@ -122,6 +126,7 @@ def _sample(
         rewards=tuple(decision_rewards),
         turn_ends=tuple(turn_ends),
         episode=episode,
+        group=group,
         values=empty,
         advantages=empty,
         returns=empty,

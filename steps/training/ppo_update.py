@@ -1,7 +1,8 @@
 """One PPO update: values and advantages of the played episodes, then passes of minibatches.
 
-Minibatches are those of the whole batch: each rank works on its share, gradients are summed over
-the ranks and divided by the whole minibatch's tokens (actor) or decisions (critic).
+Minibatches are those of the whole batch, whatever the number of ranks: each rank works on those of
+a minibatch's samples that it has, gradients are summed over the ranks and divided by the whole
+minibatch's tokens (actor) or decisions (critic).
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
     section, peers = learner.config.ppo, learner.peers
     set_lr(learner, step)
     reference = _reference_logprobs(learner, samples)
-    (total,) = peers.sum([len(samples)])
+    total, own = _by_place(peers, samples)
     parts = max(1, round(total / section.minibatch_size))
     totals = np.zeros(6)
     norms: list[float] = []
@@ -213,14 +214,15 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
     is_near = step >= section.critic_warmup
     learner.actor.train()
     for epoch in range(section.ppo_epochs):
-        rng = np.random.default_rng([learner.config.seed, step, epoch, peers.rank])
-        pieces = split_evenly(rng.permutation(len(samples)), parts)
-        tokens = peers.sum([_num_tokens(samples, piece) for piece in pieces])
-        decisions = peers.sum([_num_decisions(samples, piece) for piece in pieces])
-        for piece, num_tokens, num_decisions in zip(pieces, tokens, decisions, strict=True):
+        order = np.random.default_rng([learner.config.seed, step, epoch]).permutation(total)
+        batches = [
+            [own[place] for place in piece if place in own] for piece in split_evenly(order, parts)
+        ]
+        tokens = peers.sum([_num_tokens(batch) for batch in batches])
+        decisions = peers.sum([_num_decisions(batch) for batch in batches])
+        for batch, num_tokens, num_decisions in zip(batches, tokens, decisions, strict=True):
             if num_tokens == 0:  # every group was left out: momentum and decay stay still, too
                 continue
-            batch = [samples[index] for index in piece]
             seen += 1
             if is_near:
                 sums, norm = _update_actor(learner, batch, reference, num_tokens)
@@ -236,6 +238,23 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
     return metrics
 
 
+def _by_place(peers: Peers, samples: Sequence[PPOSample]) -> tuple[int, dict[int, PPOSample]]:
+    """How many samples all ranks have, and this rank's by their place in the order of groups.
+
+    In that order one rank alone has them, so that places don't depend on how groups are spread.
+    """
+    by_rank = peers.gather([sample.group for sample in samples])
+    order = sorted(
+        (group, rank, index)
+        for rank, groups in enumerate(by_rank)
+        for index, group in enumerate(groups)
+    )
+    own = {
+        place: samples[index] for place, (_, rank, index) in enumerate(order) if rank == peers.rank
+    }
+    return len(order), own
+
+
 def _chunks(learner: Learner, samples: Sequence[PPOSample]) -> Iterator[Sequence[PPOSample]]:
     """The samples in micro-batches that fit into memory, in order."""
     lengths = [len(sample.tokens.token_ids) for sample in samples]
@@ -243,12 +262,12 @@ def _chunks(learner: Learner, samples: Sequence[PPOSample]) -> Iterator[Sequence
         yield samples[part]
 
 
-def _num_tokens(samples: Sequence[PPOSample], piece: Sequence[int]) -> float:
-    return sum(sum(samples[index].tokens.loss_mask) for index in piece)
+def _num_tokens(batch: Sequence[PPOSample]) -> float:
+    return sum(sum(sample.tokens.loss_mask) for sample in batch)
 
 
-def _num_decisions(samples: Sequence[PPOSample], piece: Sequence[int]) -> float:
-    return float(sum(len(samples[index].positions) for index in piece))
+def _num_decisions(batch: Sequence[PPOSample]) -> float:
+    return float(sum(len(sample.positions) for sample in batch))
 
 
 def _update_actor(

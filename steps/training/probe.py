@@ -7,6 +7,7 @@ everything played don't depend on where the model goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import gymnasium
 
@@ -115,11 +116,19 @@ def pass_scores(
 ) -> dict[str, float | None]:
     """`pass@k` of `ppo.probe_pass_k` with intervals over all ranks' puzzles."""
     evaluation = config.evaluation
-    tries: dict[str, success.Tries] = {}
-    for share in peers.gather(success.tries_by_puzzle(trajectories)):
-        tries |= share
+    # In order of groups: what a bootstrap draws would depend on how they are spread over the ranks.
+    shares = peers.gather(tries_by_group(trajectories))
+    items = sorted((item for share in shares for item in share), key=itemgetter(0))
+    tries = {puzzle: each for _, puzzle, each in items}
     bootstrap = success.Bootstrap(resamples=evaluation.bootstrap, confidence=evaluation.confidence)
     return success.pass_scores(tries, pass_k=config.ppo.probe_pass_k, bootstrap=bootstrap)
+
+
+def tries_by_group(trajectories: Sequence[Trajectory]) -> list[tuple[int, str, success.Tries]]:
+    """Group, puzzle hash and tries of each puzzle."""
+    group_of = {trajectory.puzzle_hash: trajectory.group for trajectory in trajectories}
+    tries = success.tries_by_puzzle(trajectories)
+    return [(group_of[puzzle], puzzle, each) for puzzle, each in tries.items()]
 
 
 def class_scores(peers: Peers, trajectories: Sequence[Trajectory]) -> dict[str, float | None]:

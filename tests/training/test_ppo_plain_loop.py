@@ -93,6 +93,7 @@ def made_up(learner: Learner) -> list[PPOSample]:
                 rewards=(0.0,) * count,
                 turn_ends=(False,) * (count - 1) + (True,),
                 episode=number,
+                group=number,
                 values=returns + rng.normal(size=count) * 0.5,
                 advantages=rng.normal(size=count),
                 returns=returns,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import conf
-from steps.agent import success, worldmodel
+from steps.agent import worldmodel
 from steps.agent.records import StopReason, Trajectory
 from steps.agent.rollout import EpisodeSpec, run_episodes
 from steps.policies.hf import HFPolicy
@@ -40,7 +40,7 @@ def test_pass_at_k_is_over_the_puzzles_of_all_ranks() -> None:
     config = conf.compose(overrides=["ppo.probe_samples=2", "ppo.probe_pass_k=[1,2]"])
     played = random_play()
     halves = [played[:12], played[12:]]
-    ranks = Ranks(1, [success.tries_by_puzzle(half) for half in halves])
+    ranks = Ranks(1, [probe.tries_by_group(half) for half in halves])
     found = probe.pass_scores(ranks, config, halves[1])  # type: ignore[arg-type]
     won = [(a.success + b.success) for a, b in zip(played[::2], played[1::2], strict=True)]
     assert found["pass@1"] == pytest.approx(sum(won) / 24)
@@ -58,10 +58,11 @@ def test_each_puzzle_is_played_by_one_rank_and_all_of_them_find_its_pass_rates()
     won: dict[int, list[bool]] = {}
     for each in share_of(Peers()):
         won.setdefault(each.env_seed, []).append(each.success)
-    ranks = Ranks(0, [success.tries_by_puzzle(share) for share in played])
+    ranks = Ranks(0, [probe.tries_by_group(share) for share in played])
     found = probe.pass_scores(ranks, config, played[0])  # type: ignore[arg-type]
     assert 0 < found["pass@1"] == pytest.approx(sum(map(sum, won.values())) / 32)  # type: ignore[operator]
     assert found["pass@2"] == pytest.approx(sum(map(any, won.values())) / 16)
+    assert found == probe.pass_scores(Peers(), config, share_of(Peers()))  # intervals, too
 
 
 def share_of(peers: Peers) -> list[Trajectory]:
