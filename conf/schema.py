@@ -201,6 +201,7 @@ class SFTSection:
     beta1: float = 0.9
     beta2: float = 0.95
     max_grad_norm: float = 1.0
+    """0 is no limit."""
     max_length: int = 2048
     """Tokens of a row; longer ones (also than the model's context) are dropped and counted."""
     eval_every: int = 0
@@ -260,6 +261,7 @@ class PPOSection:
     beta1: float = 0.9
     beta2: float = 0.999
     max_grad_norm: float = 1.0
+    """0 is no limit."""
     clip_low: float = 0.2
     clip_high: float = 0.28
     dual_clip: float = 3.0

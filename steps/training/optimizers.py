@@ -7,6 +7,7 @@ Embeddings, the output head, biases and norms are not matrices in that sense and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -73,6 +74,11 @@ def build_optimizers(
     if hidden:
         parts.append(torch.optim.Muon(hidden, lr=muon_lr, weight_decay=weight_decay))
     return Optimizers(parts)
+
+
+def clip_gradient(model: torch.nn.Module, max_norm: float) -> torch.Tensor:
+    """Cut the gradient to length `max_norm`, 0 is no limit; returns its length before."""
+    return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm or math.inf)
 
 
 def hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:

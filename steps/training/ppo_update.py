@@ -20,6 +20,7 @@ from steps.errors import StageError
 from steps.training.advantages import whiten
 from steps.training.episodes import Episode, chosen_episodes
 from steps.training.losses import entropy, policy_loss, token_logprobs, value_loss
+from steps.training.optimizers import clip_gradient
 from steps.training.ppo_batch import (
     PPOSample,
     build_samples,
@@ -315,7 +316,7 @@ def _update_actor(
         if approx_kl > section.target_kl * num_tokens:
             return sums, None
     learner.peers.sum_gradients(learner.actor.parameters(), scale=1.0 / max(num_tokens, 1.0))
-    norm = torch.nn.utils.clip_grad_norm_(learner.actor.parameters(), section.max_grad_norm)
+    norm = clip_gradient(learner.actor, section.max_grad_norm)
     if torch.isfinite(norm):
         learner.actor_optimizer.step()
     return sums, float(norm)
@@ -340,7 +341,7 @@ def _update_critic(learner: Learner, batch: Sequence[PPOSample], num_decisions: 
         loss.backward()
         value += float(loss.detach())
     learner.peers.sum_gradients(critic.parameters(), scale=1.0 / max(num_decisions, 1.0))
-    norm = torch.nn.utils.clip_grad_norm_(critic.parameters(), section.max_grad_norm)
+    norm = clip_gradient(critic, section.max_grad_norm)
     if torch.isfinite(norm):
         learner.critic_optimizer.step()
     return value / max(num_decisions, 1.0)

@@ -40,7 +40,7 @@ from steps.training.checkpoints import (
 )
 from steps.training.keeping import Keeping
 from steps.training.losses import token_logprobs
-from steps.training.optimizers import Optimizers, build_optimizers
+from steps.training.optimizers import Optimizers, build_optimizers, clip_gradient
 from steps.training.schedules import lr_scale, sft_warmup
 from steps.training.tokenization import (
     SPAN_KINDS,
@@ -204,7 +204,7 @@ def _update(
         weight_sum += float(weights.sum())
     loss_sum, weight_sum = peers.sum([loss_sum, weight_sum])
     peers.sum_gradients(model.parameters(), scale=1.0 / max(weight_sum, 1.0))
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), section.max_grad_norm)
+    norm = clip_gradient(model, section.max_grad_norm)
     if torch.isfinite(norm):
         optimizer.step()
     return {

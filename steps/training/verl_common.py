@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FLASH = "flash_attention_2"
 MAX_ANSWERING = 512
 """Most requests that one copy of the model answers at once, however many episodes there are."""
+NO_CLIP = 1e9
+"""A bound that nothing reaches, for verl has no word for none."""
 Value = str | int | float | bool | None | Sequence["Value"]
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@-]*")
 _BEFORE_QUOTE = re.compile(r"(\\+)('|$)")

@@ -24,6 +24,7 @@ from conf.schema import Config
 from steps.policies.graph_sizes import graph_mode, graph_sizes, step_tokens
 from steps.training.verl_advantages import estimator_name
 from steps.training.verl_common import (
+    NO_CLIP,
     Kernels,
     Value,
     max_answering,
@@ -39,8 +40,6 @@ from steps.training.verl_rows import AGENT
 ACTOR, CRITIC = "actor_rollout_ref.actor", "critic"
 REFERENCE, ROLLOUT = "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 ENGINE = f"{ROLLOUT}.engine_kwargs.vllm"
-NO_CLIP = 1e9
-"""A bound that nothing reaches, for verl has no word for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +142,11 @@ def _update(config: Config, prefix: str, *, lr: float) -> dict[str, Value]:
         f"{prefix}.shuffle": True,
         f"{prefix}.data_loader_seed": config.seed,
         f"{prefix}.loss_agg_mode": "token-mean",
-        f"{prefix}.grad_clip": ppo.max_grad_norm,
+        f"{prefix}.grad_clip": ppo.max_grad_norm or NO_CLIP,
         f"{prefix}.optim.lr": lr,
         f"{prefix}.optim.weight_decay": ppo.weight_decay,
         f"{prefix}.optim.betas": [ppo.beta1, ppo.beta2],
-        f"{prefix}.optim.clip_grad": ppo.max_grad_norm,
+        f"{prefix}.optim.clip_grad": ppo.max_grad_norm or NO_CLIP,
         **schedule(
             f"{prefix}.optim",
             ppo.lr_schedule,

@@ -12,6 +12,7 @@ from pathlib import Path
 from conf.schema import Config
 from steps.training.schedules import sft_warmup
 from steps.training.verl_common import (
+    NO_CLIP,
     Kernels,
     Value,
     micro_batch,
@@ -98,7 +99,7 @@ def _optimizer(config: Config, plan: SFTPlan) -> dict[str, Value]:
         "optim.lr": section.lr,
         "optim.weight_decay": section.weight_decay,
         "optim.betas": [section.beta1, section.beta2],
-        "optim.clip_grad": section.max_grad_norm,
+        "optim.clip_grad": section.max_grad_norm or NO_CLIP,
         **schedule(
             "optim",
             section.schedule,

@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from conf.schema import ModelSection
-from steps.training.optimizers import Optimizers, build_optimizers, hidden_matrices
+from steps.training.optimizers import (
+    Optimizers,
+    build_optimizers,
+    clip_gradient,
+    hidden_matrices,
+)
 from steps.training.tiny_model import build_model, build_tokenizer
 from tests.training.toys import same_weights
 
@@ -113,3 +118,11 @@ def test_saved_and_loaded_it_goes_on_as_if_it_had_never_stopped() -> None:
     resumed.load_state_dict(optimizers.state_dict())
     train(second, resumed, 2)
     assert same_weights(second, whole)
+
+
+@pytest.mark.parametrize(("limit", "length"), [(0.5, 0.5), (10.0, 5.0), (0.0, 5.0)])
+def test_a_gradient_is_cut_to_the_limit_and_zero_is_none(limit: float, length: float) -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    model.weight.grad = torch.tensor([[3.0, 4.0]])
+    assert float(clip_gradient(model, limit)) == pytest.approx(5.0)
+    assert float(model.weight.grad.norm()) == pytest.approx(length, rel=1e-4)

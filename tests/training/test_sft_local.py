@@ -194,6 +194,16 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(
     )
 
 
+def test_a_limit_of_zero_cuts_no_gradient(initial: str, tmp_path: Path) -> None:
+    config, runs = toy_config(), {}
+    config.sft.max_steps = 2
+    for config.sft.max_grad_norm in (0.0, 1e6):
+        directory = tmp_path / str(config.sft.max_grad_norm)
+        runs[config.sft.max_grad_norm] = finetune(config, initial, directory, undecided_examples())
+    assert same_weights(runs[0.0].model, runs[1e6].model)
+    assert not same_weights(runs[0.0].model, sft_local.load_model(initial))
+
+
 def test_the_loss_is_weighted_by_kinds_of_text(initial: str, tmp_path: Path) -> None:
     config, tracker = toy_config(), NullTracker()
     config.sft.max_steps, config.sft.batch_size = 1, 1

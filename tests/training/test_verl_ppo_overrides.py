@@ -89,9 +89,15 @@ def test_groups_and_minibatches_are_counted_as_verl_does() -> None:
 
 
 def test_a_bound_of_zero_is_none() -> None:
-    found = as_dict(to_verl_overrides(config_of("paper", dual_clip=0.0, value_clip=0.0), plan()))
+    found = as_dict(
+        to_verl_overrides(
+            config_of("paper", dual_clip=0.0, value_clip=0.0, max_grad_norm=0.0), plan()
+        )
+    )
     assert float(found["actor_rollout_ref.actor.clip_ratio_c"]) == 1e9
     assert float(found["critic.cliprange_value"]) == 1e9
+    for part in ("actor_rollout_ref.actor", "critic"):  # verl would cut gradients to nothing
+        assert float(found[f"{part}.grad_clip"]) == float(found[f"{part}.optim.clip_grad"]) == 1e9
 
 
 def test_the_critic_warms_up_for_as_many_steps() -> None:

@@ -66,6 +66,11 @@ def test_resuming_is_always_said() -> None:
     assert "trainer.resume_from_path=/run/resume/global_step_7" in begun
 
 
+def test_without_a_limit_gradients_are_cut_to_nothing_that_they_reach() -> None:
+    found = as_dict(compose(profile="single_gpu", overrides=["sft.max_grad_norm=0"]))
+    assert float(found["optim.clip_grad"]) == 1e9
+
+
 def test_adapters_are_asked_for_where_the_model_has_them() -> None:
     config = compose(profile="single_gpu", overrides=["model.lora_rank=8", "model.lora_alpha=16"])
     found = as_dict(config)
