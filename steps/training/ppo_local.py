@@ -21,7 +21,7 @@ What differs from the published recipe, and why:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,9 +31,10 @@ import gymnasium
 
 from conf.schema import Config
 from envs.splits import draw_seeds
-from steps.agent.records import Trajectory
+from steps.agent.records import StopReason, Trajectory
 from steps.agent.rollout import EpisodeSpec
 from steps.agent.seeds import Stream, mix_seed
+from steps.errors import DataError
 from steps.policies.hf import HFPolicy
 from steps.settings import env_factory, rollout_settings
 from steps.tracking import Tracker
@@ -153,6 +154,7 @@ def _step(
     trajectories = _play(learner, policy, make_env, step)
     played = time.perf_counter()
     metrics = _play_metrics(learner, trajectories)
+    _require_tokens(metrics, step)
     samples, choice = estimate(learner, trajectories)
     estimated = time.perf_counter()
     metrics |= choice
@@ -165,6 +167,17 @@ def _step(
         "timing_s/step": learned - began,
     }
     return metrics
+
+
+def _require_tokens(metrics: Mapping[str, float], step: int) -> None:
+    """Raise `DataError` where no rank sampled a token, of which nothing can be learned."""
+    if metrics["rollout/response_length"] == 0:
+        raise DataError(
+            f"nothing was sampled in the episodes of PPO's step {step + 1} "
+            f"({metrics['rollout/context_full']:.0%} of them {StopReason.CONTEXT_FULL}): their "
+            "first prompts leave no room for an answer. Raise sampling.max_model_len or show the "
+            "state in fewer words (prompt.state_shown)."
+        )
 
 
 def _play(

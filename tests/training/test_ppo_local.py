@@ -13,6 +13,7 @@ import torch
 from conf.schema import Config
 from envs.splits import draw_seeds, split_of
 from steps.agent.records import Trajectory
+from steps.errors import DataError
 from steps.policies.loading import load_model
 from steps.settings import env_factory
 from steps.tracking import NullTracker
@@ -189,6 +190,13 @@ def test_resumed_after_its_last_step_it_plays_no_more(
         again = train(config, model_dir, tmp_path, checkpoints=store)
     assert plays == [] and again.steps == 2
     assert same_weights(again.model, done.model) and again.curve == done.curve
+
+
+def test_a_step_without_a_sampled_token_is_an_error(model_dir: str, tmp_path: Path) -> None:
+    config = toy_config()
+    config.sampling.max_new_tokens, config.sampling.max_model_len = 1, 2
+    with pytest.raises(DataError, match=r"step 1 \(100% of them context_full\).*max_model_len"):
+        train(config, model_dir, tmp_path)
 
 
 def test_a_time_limit_ends_it_after_the_step_that_passes_it(model_dir: str, tmp_path: Path) -> None:
