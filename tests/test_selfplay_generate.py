@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import envs
-from conf import checks
+from conf import ranges
 from conf.schema import Config
 from envs import splits
 from steps import selfplay_generate as stage
@@ -104,7 +104,7 @@ def test_each_seed_plays_puzzles_of_its_own_and_all_of_the_split(config: Config)
 
 
 def test_the_largest_seed_is_played_and_stored(config: Config, tmp_path: Path) -> None:
-    config.seed = checks.MAX_SEED
+    config.seed = ranges.MAX_SEED
     play(config, tmp_path)
     found = read_trajectories(tmp_path / stage.FILE)
     assert min(each.env_seed for each in found) >= 10**17

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.checks import BACKENDS
+from conf.ranges import BACKENDS
 from conf.schema import Config
 from steps.errors import ConfigError
 from steps.settings import cores, one_of
