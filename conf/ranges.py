@@ -70,8 +70,10 @@ FRACTIONS = {
     "sft": "min_format_rate min_lr_ratio warmup_ratio",
     "ppo": "gamma lam gamma_turn lam_turn filter_ratio min_lr_ratio",
     "verl": "gpu_memory_utilization max_failed_share",
-    "evaluation": "confidence",
 }
+BELOW_ONE = {"sft": "beta1 beta2", "ppo": "beta1 beta2", "evaluation": "confidence"}
+"""From 0 on; at 1 an average never forgets, and an interval holds everything."""
+ABOVE_ZERO = {"evaluation": "confidence"}
 MAX_SEED = 1_000_000_000
 """Its training puzzles' seeds (`steps.settings.SEED_STRIDE`) still fit into 64 bits."""
 MAY_BE_NEGATIVE = {
@@ -98,6 +100,10 @@ def _check_range(key: str, value: Any) -> None:
         raise ConfigError(f"{key}={value} is below 1; give at least 1.")
     if _is_in(FRACTIONS, key) and not 0 <= value <= 1:
         raise ConfigError(f"{key}={value} is outside 0..1.")
+    if _is_in(BELOW_ONE, key) and not 0 <= value < 1:
+        raise ConfigError(f"{key}={value} isn't in 0..1, 1 left out; give less than 1.")
+    if _is_in(ABOVE_ZERO, key) and value == 0:
+        raise ConfigError(f"{key}={value} is too little; give more than 0.")
     if key == "seed" and value > MAX_SEED:
         raise ConfigError(f"seed={value} is above {MAX_SEED}; give a smaller one.")
     if value < 0 and key not in MAY_BE_NEGATIVE:
