@@ -134,6 +134,11 @@ def _check_selfplay(config: Config) -> None:
             f"selfplay.policy={selfplay.policy} has no beliefs to teach for "
             "selfplay.states=self_belief; set selfplay.policy=auto."
         )
+    if selfplay.policy == "auto" and config.sft.target == "format":
+        raise ConfigError(
+            "selfplay.states=self_belief teaches what a model believes, and with sft.target=format "
+            "and selfplay.policy=auto random play answers in every round; set sft.target=states."
+        )
     is_mute = config.model.from_scratch and not config.model.path
     if is_mute and selfplay.policy == "auto" and selfplay.rounds == 1:
         raise ConfigError(
@@ -143,14 +148,17 @@ def _check_selfplay(config: Config) -> None:
 
 
 def _check_sft(config: Config) -> None:
-    sft = config.sft
-    kinds = ["thought", "answer", "tag"]
-    if sft.state_loss == "train":
+    sft, response_format = config.sft, config.prompt.response_format
+    kinds = ["answer", "tag"]
+    if response_format != "answer_only":
+        kinds = ["thought", *kinds]
+    if response_format == "world_model" and sft.state_loss == "train":
         kinds = ["observation", "prediction", *kinds]
     if not any(getattr(sft, f"{kind}_weight") for kind in kinds):
         raise ConfigError(
-            f"sft.{kinds[0]}_weight and its fellows are all 0 (with sft.state_loss="
-            f"{sft.state_loss}), which teaches nothing but to end a turn; raise one."
+            f"sft.{kinds[0]}_weight and its fellows are all 0 (with prompt.response_format="
+            f"{response_format} and sft.state_loss={sft.state_loss}: {', '.join(kinds)}), which "
+            "teaches nothing but to end a turn; raise one."
         )
     _check_format(config)
     if sft.state_loss != "strip" or config.prompt.response_format != "world_model":
@@ -175,16 +183,32 @@ def _check_sft_keep(config: Config) -> None:
         raise ConfigError(
             "sft.keep=best goes by the validation loss, but filter.validation_share is 0; raise it."
         )
-    if sft.keep == "best" and sft.max_steps > 0 and sft.eval_every == 0:
+    has_choice = sft.eval_every > 0 or sft.epochs != 1
+    if sft.max_steps > 0:
+        has_choice = 0 < sft.eval_every < sft.max_steps
+    if sft.keep == "best" and not has_choice:
+        length = f"max_steps={sft.max_steps}" if sft.max_steps else f"epochs={sft.epochs}"
         raise ConfigError(
-            "sft.keep=best needs validation losses before the end; set sft.eval_every, or give the "
-            "length in epochs (sft.max_steps=0)."
+            f"sft.keep=best needs validation losses before the end, and of sft.{length} with "
+            f"sft.eval_every={sft.eval_every} there are none; set sft.eval_every to fewer steps, "
+            "or give the length in several epochs (sft.max_steps=0)."
         )
 
 
-def _check_ppo_keep(config: Config) -> None:
-    if config.ppo.keep == "best" and config.ppo.probe_every == 0:
-        raise ConfigError("ppo.keep=best goes by probes; set ppo.probe_every.")
+def _check_probes(config: Config) -> None:
+    ppo = config.ppo
+    if ppo.probe_every > 0 and ppo.probe_puzzles == 0:
+        raise ConfigError(
+            f"ppo.probe_puzzles=0 leaves probes (ppo.probe_every={ppo.probe_every}) nothing to "
+            "play; raise it, or set ppo.probe_every=0 for none."
+        )
+    has_choice = ppo.total_steps == 0 or 0 < ppo.probe_every < ppo.total_steps
+    if ppo.keep == "best" and not has_choice:
+        raise ConfigError(
+            f"ppo.keep=best goes by probes before the last step, and of ppo.total_steps="
+            f"{ppo.total_steps} with ppo.probe_every={ppo.probe_every} there are none; set "
+            "ppo.probe_every to fewer steps."
+        )
 
 
 def _check_format(config: Config) -> None:
@@ -224,6 +248,11 @@ def _check_ppo(config: Config) -> None:
         raise ConfigError(
             f"ppo.critic_warmup={config.ppo.critic_warmup} lets the critic alone learn, and "
             "ppo.use_critic=false has none; set ppo.critic_warmup=0."
+        )
+    if 0 < config.ppo.total_steps <= config.ppo.critic_warmup:
+        raise ConfigError(
+            f"ppo.critic_warmup={config.ppo.critic_warmup} leaves none of ppo.total_steps="
+            f"{config.ppo.total_steps} for the actor to learn in; lower it."
         )
     if 0 < config.ppo.dual_clip <= 1:
         raise ConfigError(
@@ -310,7 +339,7 @@ AGREEMENTS: tuple[tuple[str, Callable[[Config], None]], ...] = (
     ("selfplay", _check_selfplay),
     ("sft", _check_sft),
     ("sft", _check_sft_keep),
-    ("ppo", _check_ppo_keep),
+    ("ppo", _check_probes),
     ("ppo", _check_ppo),
     ("ppo", _check_rewards),
     ("ppo", _check_grpo),

@@ -145,6 +145,8 @@ def test_overrides_are_read_in_hydras_syntax(
         ({"overrides": ["ppo.dual_clip=1"]}, ["ppo.dual_clip=1 ", "above 1, or 0"]),
         ({"overrides": ["ppo.dual_clip=0.2"]}, ["ppo.dual_clip=0.2 "]),
         ({"overrides": ["ppo.budget_factor=0.5"]}, ["give at least 1"]),
+        ({"overrides": ["ppo.critic_warmup=120"]}, ["none of ppo.total_steps=120", "lower it"]),
+        ({"overrides": ["ppo.probe_puzzles=0"]}, ["ppo.probe_every=20", "set ppo.probe_every=0"]),
         ({"overrides": ["ppo.critic_warmup=2", "ppo.use_critic=false"]}, ["ppo.critic_warmup=0"]),
         (
             {"experiment": "spa_no_coords", "overrides": ["prompt.random_coords=true"]},
@@ -172,6 +174,30 @@ def test_overrides_are_read_in_hydras_syntax(
                 "overrides": [f"sft.{kind}_weight=0" for kind in ("thought", "answer", "tag")],
             },
             ["sft.thought_weight", "sft.state_loss=mask"],
+        ),
+        (
+            {
+                "overrides": [
+                    *("prompt.response_format=plain", "selfplay.prediction=sampled"),
+                    *(f"sft.{kind}_weight=0" for kind in ("thought", "answer", "tag")),
+                ]
+            },
+            ["prompt.response_format=plain", "thought, answer, tag)"],
+        ),
+        (
+            {
+                "experiment": "vanilla_rl",
+                "overrides": [
+                    "prompt.response_format=answer_only",
+                    "sft.answer_weight=0",
+                    "sft.tag_weight=0",
+                ],
+            },
+            ["sft.answer_weight and its fellows", "answer, tag)"],
+        ),
+        (
+            {"experiment": "spa_self_belief", "overrides": ["sft.target=format"]},
+            ["random play answers in every round", "set sft.target=states"],
         ),
         ({"seed": 10**9 + 1}, ["seed=1000000001", "smaller"]),
         ({"overrides": ["profile=paper"]}, ["option --profile"]),

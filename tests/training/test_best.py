@@ -229,7 +229,10 @@ def test_where_the_best_checkpoint_is_lost_the_last_model_is_left_with_a_warning
     [
         ({"sft.keep": "best"}, "set sft.eval_every"),
         ({"sft.keep": "best", "sft.max_steps": 0, "filter.validation_share": 0.0}, "is 0; raise"),
+        ({"sft.keep": "best", "sft.eval_every": 40}, "sft.max_steps=40 with sft.eval_every=40"),
+        ({"sft.keep": "best", "sft.max_steps": 0, "sft.epochs": 1}, "sft.epochs=1 with"),
         ({"ppo.keep": "best"}, "set ppo.probe_every"),
+        ({"ppo.keep": "best", "ppo.probe_every": 20}, "ppo.total_steps=20 with ppo.probe_every=20"),
         ({"checkpoints.keep_last": 0}, "checkpoints.keep_last"),
         ({"sft.keep": "newest"}, "sft.keep"),
     ],
@@ -241,3 +244,20 @@ def test_a_best_that_cannot_be_found_is_refused(changes: dict[str, Any], said: s
         setattr(getattr(config, section), name, value)
     with pytest.raises(ConfigError, match=said):
         checks.check(config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sft.keep": "best", "sft.eval_every": 39},
+        {"sft.keep": "best", "sft.max_steps": 0, "sft.epochs": 2},
+        {"ppo.keep": "best", "ppo.probe_every": 19},
+        {"ppo.keep": "best", "ppo.total_steps": 0},
+    ],
+)
+def test_a_best_of_two_can_be_found(changes: dict[str, Any]) -> None:
+    config = toy_config()
+    for key, value in changes.items():
+        section, name = key.split(".")
+        setattr(getattr(config, section), name, value)
+    checks.check(config)
