@@ -57,10 +57,11 @@ def answered(
     return replace(turn, prompt=tuple(chat), completion=completion)
 
 
-def model_logprobs(learner: Learner, ids: Sequence[int]) -> list[float]:
+def model_logprobs(learner: Learner, ids: Sequence[int], temperature: float = 1.0) -> list[float]:
     """Of each token given those before it, by a plain forward pass; the first has 0."""
     with torch.no_grad():
-        scores = torch.log_softmax(learner.actor(torch.tensor([ids])).logits[0], -1)
+        logits = learner.actor(torch.tensor([ids])).logits[0]
+    scores = torch.log_softmax(logits / temperature, -1)
     return [0.0, *(float(scores[i - 1, ids[i]]) for i in range(1, len(ids)))]
 
 
@@ -238,7 +239,9 @@ def test_the_entropy_bonus_lowers_the_loss_by_the_entropy_of_the_learned_tokens(
     assert 0 < sum(nats) / 8 < math.log(learner.actor.config.vocab_size)
 
 
-def test_the_anchor_adds_its_share_to_the_loss(model_dir: str) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_anchor_adds_its_share_to_the_loss(temperature: float, model_dir: str) -> None:
+    """Actor and reference are compared at the temperature of sampling."""
     plain = make_learner(model_dir, entropy_coef=0.0)
     anchored = make_learner(model_dir, entropy_coef=0.0, kl_coef=0.25)
     with torch.no_grad():
@@ -247,12 +250,13 @@ def test_the_anchor_adds_its_share_to_the_loss(model_dir: str) -> None:
             parameter.mul_(1.1)
     results = []
     for learner in (plain, anchored):
+        learner.config.sampling.temperature = temperature
         samples, _ = estimate(learner, [two_turns(learner, 1.0)])
         results.append(learn(learner, samples, 0))
     ids = samples[0].tokens.token_ids
-    mine = model_logprobs(anchored, ids)
+    mine = model_logprobs(anchored, ids, temperature)
     anchored.actor = anchored.reference
-    theirs = model_logprobs(anchored, ids)
+    theirs = model_logprobs(anchored, ids, temperature)
     ratios = [theirs[i] - mine[i] for i in (7, 8, 9, 10, 15, 16, 17, 18)]
     kl = sum(math.exp(x) - x - 1 for x in ratios) / 8
     assert kl > 0.001 and max(ratios) < 2
