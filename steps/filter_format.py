@@ -54,14 +54,12 @@ class Reason(StrEnum):
 
     NO_RESPONSE = "no_response"
     """The policy failed or its context was full: there is no answer to learn."""
-    CONTRADICTION = "contradiction"
-    """A next state is predicted although no action was executed."""
     INVALID_ACTION = "invalid_action"
     """An executed action is none of the game's, where any text might have been one: the answer is
     well-formed, and what it says means nothing. A move that the rules forbid is an action."""
     OVER_BUDGET = "over_budget"
-    """More actions than the episode had left: of `too_many_actions` those that ignore the budget
-    that the prompt tells, not the limit of a single answer."""
+    """More actions than the episode had left: of `too_many_actions` those that contradict the
+    budget that the prompt tells, not the limit of a single answer."""
     STATE_HOLDS_TAGS = "state_holds_tags"
     """A true state that was put into the answer holds tags of the format itself: as it is taught
     the answer is malformed."""
@@ -206,8 +204,6 @@ class Sieve:
             return Reason.OVER_BUDGET
         if not turn.parsed.is_well_formed:
             return turn.parsed.status
-        if turn.parsed.prediction is not None and not turn.transitions:
-            return Reason.CONTRADICTION
         if not all(transition.valid for transition in turn.transitions):
             return Reason.INVALID_ACTION
         if not _is_well_formed_as_taught(turn, trajectory.response_format):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from conf.schema import Config, FilterSection
 from steps.agent.parsing import parse_response
+from steps.agent.prompts import PromptSettings
 from steps.agent.records import (
     Completion,
     Message,
@@ -23,6 +24,7 @@ from steps.agent.records import (
     Transition,
     Turn,
 )
+from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
 from steps.errors import ConfigError, StageError
 from steps.filter_format import (
     filter_format,
@@ -30,8 +32,10 @@ from steps.filter_format import (
     strip_states,
     to_row,
 )
+from steps.policies.scripted import ScriptedPolicy
 from steps.storage import read_examples, write_trajectories
 from steps.tracking import NullTracker
+from tests.agent.worlds import Corridor
 
 GOOD = (
     "<think><observation>P_G</observation>go<prediction>_PG</prediction></think>"
@@ -49,7 +53,7 @@ STEP = Transition(
 )
 
 
-def turn(text: str = GOOD, index: int = 0, *, acts: bool = True, **changes: Any) -> Turn:
+def turn(text: str = GOOD, index: int = 0, **changes: Any) -> Turn:
     parsed = parse_response(
         text, "world_model", action_names=("Left", "Right"), max_actions=2, truncated=False
     )
@@ -62,7 +66,7 @@ def turn(text: str = GOOD, index: int = 0, *, acts: bool = True, **changes: Any)
         completion=Completion(text=text),
         response=text,
         parsed=parsed,
-        transitions=(STEP,) if acts else (),
+        transitions=(STEP,),
     )
     return replace(made, **changes)
 
@@ -132,11 +136,6 @@ def test_a_row_is_the_turn_byte_for_byte(tmp_path: Path) -> None:
     assert "".join(text for _, text in pieces) == spliced
 
 
-def test_a_prediction_without_an_action_is_a_contradiction(tmp_path: Path) -> None:
-    result = sift(Config(), tmp_path, episode(turn(acts=False), turn(index=1)))
-    assert result["dropped"] == {"contradiction": 1}
-
-
 def test_well_formed_actions_that_the_game_does_not_know_go(tmp_path: Path) -> None:
     """A move without effect is known, and stays; one unknown action of several is enough."""
     nonsense = replace(STEP, action="x]6)", valid=False, effective=False)
@@ -164,6 +163,23 @@ def test_actions_beyond_the_budget_are_told_from_those_beyond_the_limit_of_an_an
     over, within = turn(long, 1, actions_left=2), turn(long, 2, actions_left=3)
     result = sift(Config(), tmp_path, episode(turn(), over, within))
     assert result["dropped"] == {"over_budget": 1, "too_many_actions": 1}
+
+
+def test_an_answer_that_is_played_may_contradict_the_budget_that_its_prompt_tells(
+    tmp_path: Path,
+) -> None:
+    """Of three actions an answer may hold two; the third answer has one left."""
+    texts = [GOOD.replace("Right", actions) for actions in ("Left", "Right", "Left || Right")]
+    settings = RolloutSettings(
+        prompt=PromptSettings(max_actions_per_turn=2),
+        max_turns=5, max_actions=3, max_actions_per_turn=2,
+    )  # fmt: skip
+    played = run_episodes(
+        [EpisodeSpec(env_seed=0, group=0, sampling_seed=0)],
+        env_id="corridor", make_env=Corridor, policy=ScriptedPolicy(texts), settings=settings,
+    )  # fmt: skip
+    assert [each.actions_left for each in played[0].turns] == [3, 2, 1]
+    assert sift(Config(), tmp_path, *played)["dropped"] == {"over_budget": 1}
 
 
 def test_a_row_holds_the_truth_beside_the_models_guess(tmp_path: Path) -> None:
