@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -239,14 +240,15 @@ def _gains(config: Config, tries: Mapping[str, Mapping[str, success.Tries]]) -> 
 def _settings(config: Config) -> dict[str, Any]:
     """What a score depends on besides the model."""
     env, chosen = config.env, config.evaluation
+    shown = asdict(from_config.prompt_settings(config))
     return {
         "env_kwargs": dict(env.kwargs),
         "max_turns": env.max_turns,
-        "max_actions_per_turn": env.max_actions_per_turn,
         "max_actions": env.max_actions,
-        "response_format": config.prompt.response_format,
-        "prediction_steps": config.prompt.prediction_steps,
-        "random_coords": config.prompt.random_coords,
+        **{name: str(value) if isinstance(value, str) else value for name, value in shown.items()},
+        "lenient": config.prompt.lenient,
+        "max_new_tokens": config.sampling.max_new_tokens,
+        "max_model_len": config.sampling.max_model_len,
         "split": chosen.split,
         "base_seed": chosen.base_seed,
         "samples": chosen.samples,

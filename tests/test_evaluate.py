@@ -266,6 +266,22 @@ def test_the_samples_are_drawn_at_the_temperature_of_evaluation(tmp_path, monkey
     assert set(asked) == {0.5, 0.0}
 
 
+def test_the_report_tells_how_the_models_were_asked_not_how_self_play_was(tmp_path):
+    told = ["sft.state_loss=strip", "prompt.lenient=false", "sampling.max_new_tokens=80"]
+    config = make_config(samples=1, puzzles=2, pass_k=[1], overrides=told)
+    report = run(config, tmp_path, final="random")
+    (played, *_) = storage.iter_trajectories(tmp_path / "trajectories_final.parquet")
+    settings = json.loads((tmp_path / "report.json").read_text())["settings"]
+    assert settings == report["settings"]
+    assert settings["response_format"] == played.response_format == "plain"
+    assert (settings["style"], settings["history"]) == ("state_only", "single_turn")
+    states = ("state_shown", "observation", "prediction")
+    assert [settings[name] for name in states] == ["grid"] * 3
+    assert (settings["lenient"], settings["max_new_tokens"]) == (False, 80)
+    assert (settings["max_model_len"], settings["max_actions_per_turn"]) == (256, 1)
+    assert all(type(each) in (int, float, bool, str, dict) for each in report["settings"].values())
+
+
 def turn(*steps, status="ok", emitted=None, known=None, left=9):
     """A turn whose actions were executed; `steps` are pairs of valid and effective."""
     played = tuple(
