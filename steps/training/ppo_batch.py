@@ -39,10 +39,12 @@ class PPOSample:
     episode: int
     """Index of the trajectory that it belongs to."""
     group: int
-    """That trajectory's group, which one rank has whole."""
+    """That trajectory's group; one rank has played all of it."""
     values: np.ndarray
     advantages: np.ndarray
     returns: np.ndarray
+    reference: np.ndarray | None = None
+    """`[T]` log-probability of each token under the model that `ppo.kl_coef` anchors to."""
 
     @property
     def critic_ids(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """PPO in plain torch: play, estimate, learn; one or several processes, CPU or one GPU.
 
-The readable reference for the verl backend. Each rank plays and learns its share of the groups;
-gradients are summed, so that the update is that of the whole batch.
+The readable reference for the verl backend. Each rank plays its share of the groups and learns
+its share of each minibatch; gradients are summed, so that the update is that of the whole batch.
 
 What differs from the published recipe, and why:
 1. The loss covers sampled tokens only, and their ids and log-probabilities are those of sampling

@@ -1,8 +1,8 @@
 """One PPO update: values and advantages of the played episodes, then passes of minibatches.
 
-Minibatches are those of the whole batch, whatever the number of ranks: each rank works on those of
-a minibatch's samples that it has, gradients are summed over the ranks and divided by the whole
-minibatch's tokens (actor) or decisions (critic).
+Minibatches are those of the whole batch, whatever the number of ranks: these tell one another their
+samples, and each works on an even share of every minibatch. Gradients are summed over the ranks and
+divided by the whole minibatch's tokens (actor) or decisions (critic).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -159,19 +160,18 @@ class _Tensors:
     reference: torch.Tensor | None
 
 
-def _tensors(
-    learner: Learner, samples: Sequence[PPOSample], reference: dict[int, torch.Tensor]
-) -> _Tensors:
+def _tensors(learner: Learner, samples: Sequence[PPOSample]) -> _Tensors:
     def floats(rows: Sequence[Sequence[float]]) -> torch.Tensor:
         return pad_rows(rows, value=0.0, dtype=torch.float32, device=learner.device)
 
     ids = _ids(learner, [sample.tokens.token_ids for sample in samples])
-    anchors = None
-    if reference:
-        anchors = torch.zeros(ids.shape, device=learner.device)
+    anchors: torch.Tensor | None = None
+    if learner.reference is not None:
+        anchors = torch.zeros(ids.shape)
         for row, sample in enumerate(samples):
-            anchor = reference[id(sample)]
-            anchors[row, : len(anchor)] = anchor
+            assert sample.reference is not None
+            anchors[row, : len(sample.reference)] = torch.from_numpy(sample.reference)
+        anchors = anchors.to(learner.device)
     return _Tensors(
         ids=ids,
         mask=floats([sample.tokens.loss_mask for sample in samples]),
@@ -179,13 +179,6 @@ def _tensors(
         advantages=floats([token_advantages(sample) for sample in samples]),
         reference=anchors,
     )
-
-
-def _reference_logprobs(learner: Learner, samples: Sequence[PPOSample]) -> dict[int, torch.Tensor]:
-    if learner.reference is None:
-        return {}
-    rows = _logprobs(learner, learner.reference, samples)
-    return {id(sample): row for sample, row in zip(samples, rows, strict=True)}
 
 
 @torch.no_grad()
@@ -206,54 +199,44 @@ def learn(learner: Learner, samples: list[PPOSample], step: int) -> dict[str, fl
     """
     section, peers = learner.config.ppo, learner.peers
     set_lr(learner, step)
-    reference = _reference_logprobs(learner, samples)
-    total, own = _by_place(peers, samples)
-    parts = max(1, round(total / section.minibatch_size))
+    everything = _of_all_ranks(learner, samples)
+    parts = max(1, round(len(everything) / section.minibatch_size))
     totals = np.zeros(6)
     norms: list[float] = []
     seen = 0
     is_near = step >= section.critic_warmup
     learner.actor.train()
     for epoch in range(section.ppo_epochs):
-        order = np.random.default_rng([learner.config.seed, step, epoch]).permutation(total)
-        batches = [
-            [own[place] for place in piece if place in own] for piece in split_evenly(order, parts)
-        ]
-        tokens = peers.sum([_num_tokens(batch) for batch in batches])
-        decisions = peers.sum([_num_decisions(batch) for batch in batches])
-        for batch, num_tokens, num_decisions in zip(batches, tokens, decisions, strict=True):
+        rng = np.random.default_rng([learner.config.seed, step, epoch])
+        for piece in split_evenly(rng.permutation(len(everything)), parts):
+            batch = [everything[index] for index in piece]
+            num_tokens, num_decisions = _num_tokens(batch), _num_decisions(batch)
             if num_tokens == 0:  # every group was left out: momentum and decay stay still, too
                 continue
             seen += 1
+            mine = batch[peers.rank :: peers.size]
             if is_near:
-                sums, norm = _update_actor(learner, batch, reference, num_tokens)
+                sums, norm = _update_actor(learner, mine, num_tokens)
                 totals[:5] += sums
                 if norm is None:
                     is_near = False
                 else:
                     norms.append(norm)
-            totals[5] += _update_critic(learner, batch, num_decisions) * num_decisions
+            totals[5] += _update_critic(learner, mine, num_decisions) * num_decisions
     metrics = _learn_metrics(learner, samples, totals, norms)
     if section.target_kl > 0 and step >= section.critic_warmup:
         metrics["actor/update_share"] = len(norms) / max(seen, 1)
     return metrics
 
 
-def _by_place(peers: Peers, samples: Sequence[PPOSample]) -> tuple[int, dict[int, PPOSample]]:
-    """How many samples all ranks have, and this rank's by their place in the order of groups.
-
-    In that order one rank alone has them, so that places don't depend on how groups are spread.
-    """
-    by_rank = peers.gather([sample.group for sample in samples])
-    order = sorted(
-        (group, rank, index)
-        for rank, groups in enumerate(by_rank)
-        for index, group in enumerate(groups)
-    )
-    own = {
-        place: samples[index] for place, (_, rank, index) in enumerate(order) if rank == peers.rank
-    }
-    return len(order), own
+def _of_all_ranks(learner: Learner, samples: Sequence[PPOSample]) -> list[PPOSample]:
+    """The samples of every rank in the order of their groups, in which one rank alone has them."""
+    if learner.reference is not None:
+        rows = _logprobs(learner, learner.reference, samples)
+        for sample, row in zip(samples, rows, strict=True):
+            sample.reference = row.cpu().numpy()
+    shares = learner.peers.gather(samples)
+    return sorted((sample for share in shares for sample in share), key=attrgetter("group"))
 
 
 def _chunks(learner: Learner, samples: Sequence[PPOSample]) -> Iterator[Sequence[PPOSample]]:
@@ -272,10 +255,7 @@ def _num_decisions(batch: Sequence[PPOSample]) -> float:
 
 
 def _update_actor(
-    learner: Learner,
-    batch: Sequence[PPOSample],
-    reference: dict[int, torch.Tensor],
-    num_tokens: float,
+    learner: Learner, batch: Sequence[PPOSample], num_tokens: float
 ) -> tuple[np.ndarray, float | None]:
     """One optimizer step; this rank's sums of (loss, clipped, approx KL, reference KL, tokens).
 
@@ -285,7 +265,7 @@ def _update_actor(
     learner.actor_optimizer.zero_grad()
     sums = np.zeros(5)
     for chunk in _chunks(learner, batch):
-        tensors = _tensors(learner, chunk, reference)
+        tensors = _tensors(learner, chunk)
         logits = _logits(learner.actor, tensors.ids, chunk)
         logprobs = token_logprobs(logits, tensors.ids, temperature=temperature)
         result = policy_loss(

@@ -87,14 +87,14 @@ def test_finetuning_on_two_processes_is_that_of_one(on_ranks: list[int], tmp_pat
 
 
 def test_ppo_on_two_processes_is_that_of_one(on_ranks: list[int], tmp_path: Path) -> None:
-    """Of nine groups one rank plays five, and the minibatches have seven samples or six."""
+    """Nine of ten groups are kept, and of five samples of a minibatch one rank learns three."""
     config = short_config()
     model_dir = finetuned(tmp_path / "finetuned", config)
     section = config.ppo
     section.total_steps, section.ppo_epochs, section.probe_every = 2, 2, 1
-    section.env_groups, section.group_size, section.minibatch_size = 10, 2, 7
+    section.env_groups, section.group_size, section.minibatch_size = 10, 2, 5
     section.filter_ratio, section.kl_coef, section.entropy_coef = 0.9, 0.05, 0.01
-    section.lr, section.critic_lr, section.advantage = 0.5, 0.02, "token"
+    section.lr, section.critic_lr, section.advantage = 0.05, 0.02, "token"
     section.max_grad_norm = 1000.0
     results = []
     for config.workers in (1, 2):
