@@ -1,18 +1,14 @@
-"""What the ranks of several tests run: a spawned process imports it by name."""
+"""What the ranks of tests/training/test_workers.py run: a spawned process imports it by name."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 from steps.errors import DataError
-from steps.training import ppo_learner, sft_local
-from steps.training.optimizers import Optimizers
 from steps.workers import Peers
 
 INPUTS = ((1.0, 2.0), (3.0, -4.0), (-5.0, 6.0), (7.0, 8.0), (9.0, 1.0))
@@ -67,19 +63,3 @@ def fail_in_the_caller(peers: Peers) -> None:
     if peers.is_main:
         raise KeyError("tracker")
     time.sleep(600)
-
-
-def by_gradient_descent(peers: Peers, train: Callable[..., Any], *arguments: Any) -> Any:
-    """What `train` returns where each optimizer is plain gradient descent.
-
-    The length of a gradient shows in what is trained, which AdamW makes the same for any length.
-    """
-    with (
-        patch.object(sft_local, "build_optimizers", _descent),
-        patch.object(ppo_learner, "build_optimizers", _descent),
-    ):
-        return train(peers, *arguments)
-
-
-def _descent(model: torch.nn.Module, *, lr: float, **_: Any) -> Optimizers:
-    return Optimizers([torch.optim.SGD(model.parameters(), lr=lr)])

@@ -15,7 +15,7 @@ from steps.sft_train import TRAIN_FILE, VALIDATION_FILE
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints
 from steps.workers import run_ranks
-from tests.training.ranks import by_gradient_descent
+from tests.training.descent import by_gradient_descent
 from tests.training.toys import example, finetuned, toy_config, undecided_examples
 
 
