@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import conf
 from conf.schema import Config
@@ -35,22 +36,33 @@ CHUNK = 8192
 """Episodes played at once: only their outcomes are kept."""
 
 
+class Measured(NamedTuple):
+    """What a command found."""
+
+    table: str
+    write: Callable[[Path], Iterator[Path]]
+    """Writes all of it to a directory, file by file."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; a user's mistake is one line and exit status 1."""
+    """Run one command; a user's mistake is one line and exit status 2."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
-        text = options.command(options)
+        storage.check_out(options.out)
+        measured: Measured = options.command(options)
+        sys.stdout.write(f"{measured.table}\n")
+        sys.stdout.flush()
+        storage.write_out(options.out, measured.write)
     except (SPAError, conf.ConfigError) as error:
         sys.stderr.write(f"{error}\n")
-        raise SystemExit(1) from None
-    sys.stdout.write(f"{text}\n")
+        raise SystemExit(2) from None
 
 
-def passk(config: Config, model: str, *, out_dir: Path | None = None) -> dict[str, Any]:
+def passk(config: Config, model: str) -> dict[str, Any]:
     """Pass@k of one model for every k of `evaluation.pass_k`, between floor and ceiling.
 
-    Writes `passk.json` and `passk.png` to `out_dir`. Floor and ceiling are of a single try.
+    Floor and ceiling are of a single try.
     """
     specs = episode_specs(config)
     samples = config.evaluation.samples
@@ -69,7 +81,7 @@ def passk(config: Config, model: str, *, out_dir: Path | None = None) -> dict[st
     seeds = [spec.env_seed for spec in specs if spec.member == 0]
     scores = success.pass_scores(tries, pass_k=evaluation.pass_k, bootstrap=bootstrap)
     scores |= from_config.floor_and_ceiling(config, seeds)
-    result: dict[str, Any] = {
+    return {
         "env_id": config.env.id,
         "model": model,
         "scores": scores,
@@ -77,14 +89,19 @@ def passk(config: Config, model: str, *, out_dir: Path | None = None) -> dict[st
         "puzzles": {puzzle: [each.successes, each.num] for puzzle, each in tries.items()},
         "settings": conf.shown(conf.to_plain(config)),
     }
-    if out_dir is not None:
-        from steps.report import figures  # brings matplotlib
 
-        storage.atomic_write_json(out_dir / "passk.json", result)
-        title = f"{config.env.id}: {Path(model).name}, {len(tries)} puzzles x {samples}"
-        picture = figures.pass_curve({"": scores}, title=title)
-        (out_dir / "passk.png").write_bytes(picture)
-    return result
+
+def write_passk(result: dict[str, Any], out_dir: Path) -> Iterator[Path]:
+    """`passk.json` and `passk.png` of what `passk` found."""
+    from steps.report import figures  # brings matplotlib
+
+    file, picture = out_dir / "passk.json", out_dir / "passk.png"
+    storage.atomic_write_json(file, result)
+    yield file
+    puzzles, samples = len(result["puzzles"]), result["settings"]["evaluation"]["samples"]
+    title = f"{result['env_id']}: {Path(result['model']).name}, {puzzles} puzzles x {samples}"
+    picture.write_bytes(figures.pass_curve({"": result["scores"]}, title=title))
+    yield picture
 
 
 def perplexity(
@@ -153,7 +170,11 @@ def _common(parser: argparse.ArgumentParser, command: Any) -> None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        message = f"{text!r} isn't whole numbers separated by commas, such as 1,4,16"
+        raise argparse.ArgumentTypeError(message) from error
 
 
 def _powers(samples: int) -> tuple[int, ...]:
@@ -161,7 +182,7 @@ def _powers(samples: int) -> tuple[int, ...]:
     return tuple(1 << power for power in range(max(samples, 1).bit_length()))
 
 
-def _passk_command(options: argparse.Namespace) -> str:
+def _passk_command(options: argparse.Namespace) -> Measured:
     ks = options.k or _powers(options.samples)
     config = _config(
         options,
@@ -169,7 +190,7 @@ def _passk_command(options: argparse.Namespace) -> str:
         f"evaluation.puzzles={options.puzzles}",
         f"evaluation.pass_k=[{','.join(map(str, ks))}]",
     )
-    result = passk(config, options.model, out_dir=options.out)
+    result = passk(config, options.model)
     scores = result["scores"]
     rows = [
         (key.split("@")[1], tables.number(scores[key]) + tables.interval_text(scores, key))
@@ -180,10 +201,11 @@ def _passk_command(options: argparse.Namespace) -> str:
         f"{name} {tables.number(scores.get(key))}"
         for key, name in (("floor", "random play"), ("ceiling", "optimal play"))
     )
-    return f"{words}; a single try of {bounds}\n{tables.plain_table(('k', 'Pass@k'), rows)}"
+    table = f"{words}; a single try of {bounds}\n{tables.plain_table(('k', 'Pass@k'), rows)}"
+    return Measured(table, partial(write_passk, result))
 
 
-def _perplexity_command(options: argparse.Namespace) -> str:
+def _perplexity_command(options: argparse.Namespace) -> Measured:
     if options.model in from_config.BASELINES:
         raise ConfigError(f"--model {options.model} reads no text; name a model directory.")
     config = _config(options)
@@ -193,14 +215,19 @@ def _perplexity_command(options: argparse.Namespace) -> str:
         state_formats=[part.strip() for part in options.states.split(",")],
         puzzles=options.puzzles,
     )
-    if options.out is not None:
-        storage.atomic_write_json(options.out / "perplexity.json", result)
     columns = ("perplexity", "perplexity_mean", "character_perplexity", "states", "tokens")
     rows = [
         (name, *(tables.number(each[column]) for column in columns))
         for name, each in result["states"].items()
     ]
-    return tables.plain_table(("states", *map(tables.words, columns)), rows)
+    table = tables.plain_table(("states", *map(tables.words, columns)), rows)
+    return Measured(table, partial(_write_perplexity, result))
+
+
+def _write_perplexity(result: dict[str, Any], out_dir: Path) -> Iterator[Path]:
+    file = out_dir / "perplexity.json"
+    storage.atomic_write_json(file, result)
+    yield file
 
 
 def _config(options: argparse.Namespace, *more: str) -> Config:

@@ -40,7 +40,7 @@ MAX_FAULTS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; a user's mistake is one line and exit status 1."""
+    """Run one command; a user's mistake is one line and exit status 2."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rates = format_rates(config, options.model)
     except (SPAError, conf.ConfigError) as error:
         sys.stderr.write(f"{error}\n")
-        raise SystemExit(1) from None
+        raise SystemExit(2) from None
     sys.stdout.write(f"{_table(rates)}\n")
 
 

@@ -104,7 +104,9 @@ OURS: dict[str, tuple[str, ...]] = {
         "steps.storage",
     ),
     **{
-        f"steps.report.{name}": (*BASICS, "envs", "steps.orchestration.export", "steps.report")
+        f"steps.report.{name}": (
+            *(*BASICS, "envs", "steps.orchestration.export", "steps.report", "steps.storage"),
+        )
         for name in ("exports", "differences", "paper_rows", "paper_table")
     },
     "steps.orchestration": (*BASICS, "envs", "steps.storage"),

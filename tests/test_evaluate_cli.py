@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import conf
-from steps import evaluate_cli
+from steps import evaluate_cli, storage
 from steps.agent.success import pass_at_k
 from steps.evaluate_cli import main
 from steps.training.tiny_model import build_tiny
@@ -38,7 +39,10 @@ def test_a_sweep_estimates_every_k_from_the_same_episodes(
         expected = [pass_at_k(16, won, k) for won, _ in result["puzzles"].values()]
         assert result["scores"][f"pass@{k}"] == pytest.approx(sum(expected) / 5)
     assert (tmp_path / "passk.png").read_bytes().startswith(b"\x89PNG")
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    written = [str(tmp_path / name) for name in ("passk.json", "passk.png")]
+    assert said.err == f"written: {', '.join(written)}\n"
+    lines = said.out.splitlines()
     assert lines[0].startswith(
         "80 episodes of 5 puzzles of frozenlake; a single try of random play"
     )
@@ -88,10 +92,53 @@ def test_mistakes_are_one_line(
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(command.replace("TINY", tiny).split())
-    assert stopped.value.code == 1
+    assert stopped.value.code == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["passk", "perplexity"])
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/x"])
+def test_a_place_that_cant_be_written_is_refused_before_the_first_episode(
+    command: str,
+    place: str,
+    tiny: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evaluate_cli, "passk", None)
+    monkeypatch.setattr(evaluate_cli, "perplexity", None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--model", tiny, "--like", "tiny", "--out", str(tmp_path / place)])
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--out {tmp_path / place} can't be written: ")
+
+
+def test_a_disk_that_refuses_at_the_end_costs_no_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage, "atomic_write_json", full)
+    command = ["passk", "--model", "random", "--samples", "2", "--puzzles", "2"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*command, "--out", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("4 episodes of 2 puzzles")
+    assert "No space left on device. Name another place." in said.err
+
+
+def test_a_list_of_k_that_cant_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["passk", "--model", "random", "--k", "3,x"])
+    said = capsys.readouterr().err
+    assert "argument --k: '3,x' isn't whole numbers separated by commas" in said
 
 
 def test_the_module_of_the_stage_is_the_command(root: Path) -> None:

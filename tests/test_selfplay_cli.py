@@ -115,7 +115,7 @@ def test_a_mistake_on_the_command_line_is_one_line(
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["format-rate", *words])
-    assert caught.value.code == 1
+    assert caught.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 
@@ -133,5 +133,5 @@ def test_a_model_that_reads_less_than_the_settings_say_is_refused(
 def test_the_module_of_the_stage_is_the_command(root: Path) -> None:
     command = [sys.executable, "-m", "steps.selfplay_generate", "format-rate", "--model", "oracle"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and "oracle" in done.stderr
+    assert done.returncode == 2 and "oracle" in done.stderr
     assert selfplay_cli.__doc__ is not None and "format-rate --env" in selfplay_cli.__doc__

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from metaflow import Run, namespace
 from metaflow.exception import MetaflowNotFound
 
 from conf import shown
-from steps.errors import DataError
-from steps.storage import atomic_write_json
+from steps.errors import DataError, SPAError
+from steps.storage import atomic_write_json, check_out, write_out
 
 FLOW = "SPAFlow"
 ARTIFACTS = {
@@ -90,14 +92,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file to write; default: standard output")
     options = parser.parse_args()
     try:
+        check_out(options.out, is_file=True)
         exported = export_run(options.run)
-    except DataError as error:
+        write_out(options.out, partial(_write, exported))
+    except SPAError as error:
         parser.exit(2, f"{error}\n")
     if options.out is None:
         print(json.dumps(exported))  # noqa: T201
-    else:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_json(options.out, exported)
+
+
+def _write(exported: dict[str, Any], file: Path) -> Iterator[Path]:
+    atomic_write_json(file, exported)
+    yield file
 
 
 if __name__ == "__main__":

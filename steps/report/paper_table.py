@@ -14,10 +14,12 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from steps import storage
 from steps.errors import SPAError
 from steps.report import exports
 from steps.report.differences import differences
@@ -70,29 +72,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--at-equal", choices=UNITS, help="compare arms at their common point")
     options = parser.parse_args(arguments)
     try:
+        storage.check_out(options.out)
         found = exports.read(options.runs)
+        rows, lines = rows_of(found.played)
+        lines += found.left_out
+        text = markdown(rows, lines, options.at_equal or "")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        storage.write_out(options.out, lambda out: write(out, rows, text))
     except SPAError as error:
         parser.exit(2, f"{error}\n")
-    rows, lines = rows_of(found.played)
-    lines += found.left_out
-    text = markdown(rows, lines, options.at_equal or "")
-    sys.stdout.write(text)
-    if options.out is not None:
-        write(options.out, rows, text)
 
 
-def write(out: Path, rows: Sequence[Row], text: str) -> None:
-    """The table and its pictures as files."""
+def write(out: Path, rows: Sequence[Row], text: str) -> Iterator[Path]:
+    """The table and its pictures as files, each named once it is written."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "table.md").write_text(text, "utf-8")
-    (out / "table.csv").write_text(as_csv(rows), "utf-8")
+    contents: dict[str, Callable[[], bytes]] = {
+        "table.md": text.encode,
+        "table.csv": lambda: as_csv(rows).encode(),
+    }
     if rows:
-        (out / "table.png").write_bytes(picture(rows))
+        contents["table.png"] = lambda: picture(rows)
     env_ids = list(dict.fromkeys(row.env_id for row in rows if any(map(curve_of, row.runs))))
     for env_id in env_ids:
         name = "" if len(env_ids) == 1 else "_" + re.sub(r"[^\w.-]", "_", env_id)
-        drawn = curves([row for row in rows if row.env_id == env_id])
-        (out / f"curves{name}.png").write_bytes(drawn)
+        own = [row for row in rows if row.env_id == env_id]
+        contents[f"curves{name}.png"] = partial(curves, own)
+    for name, content in contents.items():
+        (out / name).write_bytes(content())
+        yield out / name
 
 
 def markdown(rows: Sequence[Row], lines: Sequence[str], unit: str = "") -> str:

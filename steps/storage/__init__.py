@@ -40,7 +40,7 @@ from steps.storage.digests import (
     replacing,
     write_manifest,
 )
-from steps.storage.refused import refused
+from steps.storage.refused import check_out, refused, write_out
 from steps.storage.schemas import (
     EXAMPLES,
     TRAJECTORIES,
@@ -59,6 +59,7 @@ __all__ = [
     "TrajectoryWriter",
     "atomic_write_json",
     "check_manifest",
+    "check_out",
     "directory_digest",
     "file_digest",
     "git_commit",
@@ -75,6 +76,7 @@ __all__ = [
     "refused",
     "write_examples",
     "write_manifest",
+    "write_out",
     "write_trajectories",
 ]
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from steps.errors import StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """No space, no quota, a limit on the size of files."""
+_PROBE = b"\0" * 4096
+"""One block: on a full disk an empty file can still be made."""
 FORBIDDEN = (errno.EACCES, errno.EPERM)
 """What reading may meet as well: they count only below the place that is written."""
 
@@ -32,6 +37,41 @@ def refused(error: BaseException | None, place: Path) -> StorageError | None:
             return StorageError(f"{where} can't be written: {os.strerror(number)}. {_cure(number)}")
         error = error.__cause__ or error.__context__
     return None
+
+
+def check_out(out: Path | None, *, is_file: bool = False) -> None:
+    """Raise `StorageError` where nothing could be written to `--out`: said before the work.
+
+    Makes nothing: the nearest directory that there is answers. `is_file`: `out` is a file's name.
+    """
+    if out is None:
+        return
+    wanted = (out.parent if is_file else out).absolute()
+    place = next(each for each in (wanted, *wanted.parents) if each.exists())
+    try:
+        if is_file and out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(_PROBE)
+    except OSError as error:
+        raise _out_refused(out, error) from error
+
+
+def write_out(out: Path | None, write: Callable[[Path], Iterable[Path]]) -> None:
+    """Have `write` write its files to `out` and name them on stderr, after the table on stdout."""
+    if out is None:
+        return
+    try:
+        written = [*write(out)]
+    except OSError as error:
+        raise _out_refused(out, error) from error
+    sys.stderr.write(f"written: {', '.join(map(str, written))}\n")
+
+
+def _out_refused(out: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"--out {out} can't be written: {error.strerror or error}. Name another place."
+    )
 
 
 def _number(error: BaseException) -> int | None:

@@ -122,6 +122,17 @@ def test_a_run_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("place", [".", "file/b.json"])
+def test_a_place_that_cant_be_written_is_refused_before_the_run_is_read(
+    place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    done = call("-m", "steps.orchestration.export", "12", "--out", place, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"--out {place} can't be written: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_artifacts_are_those_of_the_flow() -> None:
     """Each step of the flow has its stage's result put under that name."""
     source = (ROOT / "flows" / "spa_flow.py").read_text("utf-8")

@@ -577,7 +577,9 @@ def test_the_command_writes_the_table_and_its_pictures(
     runs = [exported(seed=seed) for seed in range(2)] + [exported(experiment="vanilla_rl")]
     collect(tmp_path, *runs)
     paper_table.main([str(tmp_path), "--out", str(tmp_path / "out"), "--at-equal", "seconds"])
-    printed = capsys.readouterr().out
+    said = capsys.readouterr()
+    printed = said.out
+    assert said.err.startswith(f"written: {tmp_path / 'out' / 'table.md'}, ")
     assert (tmp_path / "out" / "table.md").read_text() == printed
     assert "### At equal seconds" in printed
     assert (tmp_path / "out" / "table.csv").is_file()
@@ -620,11 +622,24 @@ def test_curves_of_several_environments_have_files_of_their_own(tmp_path: Path) 
         experiment="base",
         runs=(dataclasses.replace(untrained.runs[0], stages=bare),),
     )
-    paper_table.write(tmp_path / "out", [*found, untrained], "text\n")
+    list(paper_table.write(tmp_path / "out", [*found, untrained], "text\n"))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {
         "table.md", "table.csv", "table.png", "curves_frozenlake.png", "curves_sokoban.png"
     }  # fmt: skip
+
+
+def test_a_place_that_cant_be_written_is_refused_before_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collect(tmp_path, exported())
+    place = tmp_path / "taken"
+    place.write_text("")
+    with pytest.raises(SystemExit) as stopped:
+        paper_table.main([str(tmp_path), "--out", str(place)])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said == f"--out {place} can't be written: Not a directory. Name another place.\n"
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
