@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -90,6 +91,32 @@ class DataSheet(NamedTuple):
     """Where this one differs from the published game, and why."""
     variants: dict[str, str] = {}  # noqa: RUF012
     """Registered id -> what sets it apart."""
+
+
+STEP = "(observation, reward, terminated, truncated, info)"
+FLAGS = ("success", "action_is_valid", "action_is_effective")
+"""What `info` holds."""
+
+
+def fault_of_step(result: Any) -> str:
+    """What is wrong with the values of a `step`, after "step() returned"; empty for nothing."""
+    if not isinstance(result, tuple) or len(result) != 5:
+        seen = f"{len(result)} values" if isinstance(result, tuple) else repr(result)
+        return f"{seen}, not {STEP}"
+    _, reward, terminated, truncated, info = result
+    if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
+        return f"reward={reward!r}, not a finite number"
+    if not isinstance(info, Mapping):
+        return f"info={info!r}, not a dict"
+    flags = {"terminated": terminated, "truncated": truncated}
+    for name in FLAGS:
+        if name not in info:
+            return f"an info without {name!r}: {dict(info)!r}"
+        flags[f"info[{name!r}]"] = info[name]
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | np.bool_):
+            return f"{name}={flag!r}, not a bool"
+    return ""
 
 
 class TextEnv(gymnasium.Env[str, str], ABC):

@@ -12,11 +12,13 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from conf.schema import Config
 from envs import splits
 from envs.base import COORDS, STATE_FORMATS, TextEnv
 from envs.errors import EnvironmentConfigError
-from steps.agent.game_errors import game_error
+from steps.agent.game_errors import RAISED, check_step, game_error
 from steps.agent.parsing import find_tags, parse_response
 from steps.agent.records import ResponseFormat
 from steps.agent.splice import write_response
@@ -120,7 +122,10 @@ def _check_model(config: Config) -> None:
 
 
 def _check_words(config: Config) -> None:
-    """The answer format must hold what the world says: its actions, and its first state."""
+    """The answer format must hold what the world says: its actions, and its first state.
+
+    One step is played, too: its values must be those that an episode reads.
+    """
     with closing(env_factory(config)()) as env:
         world = env.unwrapped
         assert isinstance(world, TextEnv), world
@@ -128,7 +133,8 @@ def _check_words(config: Config) -> None:
             env.reset(seed=0)
             states = {each: world.describe(each) for each in STATE_FORMATS}
             actions = world.legal_actions() or ()
-        except Exception as error:
+            check_step(env.step(_any_action(world, actions)), world)
+        except RAISED as error:
             found = game_error(error, world, 0)
             if found is None:
                 raise
@@ -151,6 +157,15 @@ def _check_words(config: Config) -> None:
             "prompt.random_coords=true draws places such as (0,1) anew, and the first state of "
             f"{config.env.id} has none; set it to false."
         )
+
+
+def _any_action(world: TextEnv, legal: Sequence[str]) -> str:
+    """Some action; a text that is none is a step, too, in a game that draws no actions."""
+    if legal:
+        return legal[0]
+    with suppress(NotImplementedError):
+        return world.sample_action(np.random.default_rng(0))
+    return ""
 
 
 def _check_actions(config: Config, names: Sequence[str]) -> None:

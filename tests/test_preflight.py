@@ -109,8 +109,9 @@ from envs.frozenlake import FrozenLake
 
 
 class Wordy(FrozenLake):
-    def __init__(self, names=(), state="", broken=False):
+    def __init__(self, names=(), state="", broken=False, values=5):
         super().__init__()
+        self.values = values
         self.broken = broken
         self.names, self.words = names, state
         self.action_names = (*self.action_names, *names)
@@ -119,6 +120,11 @@ class Wordy(FrozenLake):
         if self.broken:
             raise KeyError("cellar")
         return self.words or super().describe(state_format)
+
+    def step(self, action):
+        if self.values == 0:
+            raise SystemExit(3)
+        return super().step(action)[-self.values:]
 """
 
 
@@ -139,6 +145,8 @@ def wordy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ({"names": ["<answer>"]}, [], "'<answer>' of wordy:Wordy"),
         ({"names": ["to the left"]}, ["env.action_separator=the"], "separator='the'"),
         ({"broken": True}, [], r"wordy:Wordy raised KeyError\('cellar'\) in .*wordy\.py:"),
+        ({"values": 4}, [], r"wordy:Wordy's step\(\) returned 4 values, not \(observation"),
+        ({"values": 0}, [], r"wordy:Wordy raised SystemExit\(3\) in step\(\)"),
         ({"state": {"room": 1}}, [], r"describe\('grid'\) of wordy:Wordy is \{'room': 1\}"),
         ({"state": "a <observation> of it"}, [], "holds a tag of the answer format, 'observation'"),
         (

@@ -8,17 +8,35 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from envs.base import TextEnv
+from envs.base import TextEnv, fault_of_step
 from envs.errors import EnvironmentConfigError
 from steps.errors import GameError, SPAError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def game_error(error: Exception, world: TextEnv, seed: int) -> GameError | None:
+RAISED = (Exception, SystemExit)
+"""What a game may raise: one that calls `sys.exit` would end the run without a word."""
+
+
+def name_of(world: TextEnv) -> str:
+    """The game as it is written on the command line."""
+    return f"{type(world).__module__}:{type(world).__qualname__}"
+
+
+def check_step(result: Any, world: TextEnv) -> None:
+    """Raise `GameError` where a `step` returned other values than Gymnasium's five."""
+    fault = fault_of_step(result)
+    if fault:
+        name = name_of(world)
+        raise GameError(
+            f"{name}'s step() returned {fault}; `python -m envs.testing {name}` checks the game."
+        )
+
+
+def game_error(error: BaseException, world: TextEnv, seed: int) -> GameError | None:
     """What the game did, where and with which seed; None where its code had no part in it."""
-    game = type(world)
-    name = f"{game.__module__}:{game.__qualname__}"
+    game, name = type(world), name_of(world)
     if isinstance(error, EnvironmentConfigError):  # which says itself what to do
         return GameError(f"{name}, seed {seed}: {error}")
     files = {
@@ -45,7 +63,7 @@ def names_the_game(method: Method) -> Method:
             return method(self, *args, **kwargs)
         except SPAError:
             raise
-        except Exception as error:
+        except RAISED as error:
             found = game_error(error, self.world, self.spec.env_seed)
             if found is None:
                 raise

@@ -22,7 +22,7 @@ import numpy as np
 from envs.base import COORDS, GRID, TextEnv
 from steps.agent.drivers import Drive, Policy, StreamingPolicy
 from steps.agent.foresight import Foresight, Played
-from steps.agent.game_errors import names_the_game
+from steps.agent.game_errors import check_step, names_the_game
 from steps.agent.parsing import parse_response
 from steps.agent.prompts import PromptSettings, PromptStyle, build_messages
 from steps.agent.records import (
@@ -294,7 +294,9 @@ class Episode:
         for action in actions:
             before = self.state
             ahead = self.teller.reached((action,)) if self.predicts_each else {}
-            _, reward, terminated, truncated, info = self.env.step(action)
+            result = self.env.step(action)
+            check_step(result, self.world)
+            _, reward, terminated, truncated, info = result
             self.teller.num_played += 1
             self.state = self.teller.state(prompt.state_shown.value)
             self.actions_left -= 1
