@@ -42,8 +42,18 @@ def _say_how_to_go_on(argv: Sequence[str], run: Any) -> None:
         ready_root(argv, run.pathspec.partition("/")[0])
     except SPAError as error:
         print(f"\n{error}", flush=True)
-    line = runs.resume_line(argv, run.id, _earliest_failure(run))
-    print(f"\nThe run ended early. Finished steps are kept; go on with\n  {line}", flush=True)
+    failures = _failures(run)
+    step_name = next((each["step"] for each in failures if each["is_noted"]), "")
+    line = runs.resume_line(argv, run.id, step_name)
+    if any(failure["is_of_settings"] for failure in failures):
+        print(
+            "\nThe run ended early by its settings, which `resume` keeps. Start a new run with "
+            f"others; finished stages are reused:\n  {runs.run_line(argv)}\n"
+            f"Where what they name has been mended in its place, go on with\n  {line}",
+            flush=True,
+        )
+    else:
+        print(f"\nThe run ended early. Finished steps are kept; go on with\n  {line}", flush=True)
     with suppress(Exception):  # it may have ended before there was anything to close
         from steps.tracking import finish_parent_run
 
@@ -52,12 +62,18 @@ def _say_how_to_go_on(argv: Sequence[str], run: Any) -> None:
         finish_parent_run(config, begun.tracking_run, status="FAILED")
 
 
-def _earliest_failure(run: Any) -> str:
-    """The first step that a branch noted a failure in, or nothing: plain `resume` skips these."""
+def _failures(run: Any) -> list[dict[str, Any]]:
+    """What the steps' tasks noted, the earliest step first.
+
+    `is_noted`: the branch went on to the join, so that plain `resume` would skip the step.
+    """
+    found = []
     for step_name in runs.STEPS:
         with suppress(Exception):  # a step that the run has not reached
             for task in run[step_name]:
                 failure = task.data.failure if "failure" in task else None
                 if failure and failure["step"] == step_name:
-                    return step_name
-    return ""
+                    found.append(
+                        {"is_of_settings": False, **failure, "is_noted": bool(task.successful)}
+                    )
+    return found

@@ -342,7 +342,7 @@ def run_stage(
             setattr(flow, artifact, result_of(flow, stage, compute))
             stage.tracker.close()
             flow.mlflow_run = stage.tracker.run_id
-    failure: dict[str, str] | None = flow.failure
+    failure: dict[str, Any] | None = flow.failure
     if failure:
         say(f"**Failed** in {failure['step']}: {failure['error']}")
     else:

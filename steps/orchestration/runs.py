@@ -171,7 +171,14 @@ def resume_line(argv: Sequence[str], run_id: str, step: str = "") -> str:
     return _command(argv, "resume", *([step] if step else []), "--origin-run-id", run_id)
 
 
-def failure_table(failures: Mapping[str, Mapping[str, str]], *, finished: Sequence[str]) -> str:
+def run_line(argv: Sequence[str]) -> str:
+    """A run as it was typed, to be changed and typed again; of a `resume` its beginning alone."""
+    if command_of(argv) != "run":
+        return f"{_command(argv, 'run')} ..."
+    return _command(argv, *shown_line(argv)[_command_index(argv) :])
+
+
+def failure_table(failures: Mapping[str, Mapping[str, Any]], *, finished: Sequence[str]) -> str:
     """What became of each environment, a line each."""
     lines = [f"{len(failures)} of {len(failures) + len(finished)} environments failed:"]
     lines += [f"  {env_id:<24} finished" for env_id in finished]

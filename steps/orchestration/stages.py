@@ -21,13 +21,16 @@ from metaflow.exception import METAFLOW_EXIT_DISALLOW_RETRY
 from conf.errors import ConfigError as ConfError
 from conf.schema import Config
 from steps import storage
-from steps.errors import DataError, SPAError, StorageError
+from steps.errors import ConfigError, DataError, ModelError, SPAError, StorageError
 from steps.orchestration import fingerprints, stage_cache
 from steps.orchestration.batch_store import MetaflowBatches
 from steps.orchestration.checkpoint_store import MetaflowCheckpoints, lineage, run_root
 from steps.orchestration.directory_store import DirectoryStore
 from steps.orchestration.runs import RETRIES, config_of, set_logging
 from steps.orchestration.stage_cache import StageCache
+
+OF_SETTINGS = (ConfigError, ConfError, ModelError)
+"""What the same settings meet again: `resume` keeps them."""
 
 _log = logging.getLogger(__name__)
 
@@ -180,8 +183,8 @@ def open_stage(
 def accounted_for(flow: Any, name: str) -> Iterator[None]:
     """Around a stage: the user's mistakes end the task with one message and no retry.
 
-    Where other environments run beside this one, a failure that no retry follows is noted in
-    `flow.failure` instead and the task goes on: Metaflow would end the others with it.
+    A failure that no retry follows is noted in `flow.failure`. Where other environments run beside
+    this one the task goes on then: Metaflow would end the others with it.
     """
     try:
         yield
@@ -199,9 +202,10 @@ def accounted_for(flow: Any, name: str) -> Iterator[None]:
         said = f"{type(known or error).__name__}: {known or error}"
         if known is not None:
             sys.stderr.write(f"{config.env.id}, {name}: {said}\n")
+        is_of_settings = isinstance(known, OF_SETTINGS)
+        flow.failure = {"step": name, "error": said, "is_of_settings": is_of_settings}
         if not _has_company(flow):
             sys.exit(METAFLOW_EXIT_DISALLOW_RETRY)
-        flow.failure = {"step": name, "error": said}
 
 
 def _transport(flow: Any) -> Any:

@@ -21,7 +21,7 @@ from transformers import AutoConfig
 
 from conf.schema import Config
 from steps.agent.records import SFTExample
-from steps.errors import CheckpointError, DataError, StageError
+from steps.errors import CheckpointError, ConfigError, StageError
 from steps.policies.context import context_length
 from steps.policies.hf import HFPolicy
 from steps.policies.loading import load_model, load_tokenizer
@@ -126,14 +126,14 @@ def _plan(
     ranks = verl.n_gpus_per_node // verl.sequence_parallel_size
     batch_size = min(section.batch_size, len(rows)) // ranks * ranks
     if batch_size == 0:
-        raise DataError(
+        raise ConfigError(
             f"{len(rows)} finetuning rows can't be shared by {ranks} GPUs: play more, or train on "
             "fewer (verl.n_gpus_per_node)."
         )
     longest = max(len(row.token_ids) for row in (*rows, *held_out))
     room = verl.max_tokens_per_gpu * verl.sequence_parallel_size
     if verl.dynamic_batches and longest > room:
-        raise DataError(
+        raise ConfigError(
             f"the longest finetuning row has {longest} tokens, and a micro-batch holds {room}: "
             f"set verl.max_tokens_per_gpu={longest} or more, or lower sft.max_length."
         )

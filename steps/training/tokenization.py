@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from conf.schema import SFTSection
 from steps.agent.records import SFTExample, Span, SpanKind, TokenSample, Trajectory, Turn
-from steps.errors import DataError
+from steps.errors import ConfigError
 from steps.policies.chat_template import encode_prompts, end_of_turn_id
 
 SPAN_KINDS = tuple(SpanKind)
@@ -87,13 +87,13 @@ def tokenize_examples(
 
 
 def fitting(rows: Sequence[SFTRow], max_length: int) -> list[SFTRow]:
-    """The rows of at most `max_length` tokens; raises `DataError` where most are longer."""
+    """The rows of at most `max_length` tokens; raises `ConfigError` where most are longer."""
     kept = [row for row in rows if len(row.token_ids) <= max_length]
     if rows and len(kept) < MIN_SHARE * len(rows):
         longest = max(rows, key=lambda row: len(row.token_ids))
         length, learned = len(longest.token_ids), sum(map(bool, longest.weights))
         room = _round_up(length)
-        raise DataError(
+        raise ConfigError(
             f"{len(rows) - len(kept)} of {len(rows)} finetuning rows have more than {max_length} "
             f"tokens (the longest {length}, of which {learned} are learned). A model that is built "
             f'here takes them with --override "model.max_positions={room} '
@@ -118,7 +118,7 @@ def tokenize_sets(
 ) -> tuple[list[SFTRow], list[SFTRow], int]:
     """Rows of both sets up to `limit` tokens, and how many of the two are longer and left out.
 
-    Raises `DataError` where most rows of training are.
+    Raises `ConfigError` where most rows of training are.
     """
     weights = span_weights(section)
     rows = fitting(tokenize_examples(train, tokenizer, weights=weights), limit)

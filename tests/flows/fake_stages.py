@@ -5,7 +5,8 @@ that is asked for by files in the working directory: `kill_once` (PPO kills its 
 3 of the first attempt), `wait` (PPO stops at step 3 until it is killed) and, in the environment
 that the file names, or in all: `kill_always` (PPO kills its own process at step 3, each time; the
 last time once another environment's evaluation lingers, if one is to), `starve` (the filter finds
-nothing), `crash` (finetuning does), `linger` (the evaluation waits to be ended).
+nothing), `crash` (finetuning does), `contradict` (a setting is wrong there), `linger` (the
+evaluation waits to be ended).
 
 There are no cards: two more processes a step would take longer than everything else here.
 """
@@ -19,7 +20,7 @@ COMMON = """
 from __future__ import annotations
 import json, os, signal, time
 from pathlib import Path
-from steps.errors import StageError
+from steps.errors import ModelError, StageError
 from steps.storage import directory_digest
 
 CWD = Path.cwd()
@@ -67,6 +68,8 @@ def filter_format(config, *, trajectories, out_dir, tracker):
 """,
     "sft_train": """
 def sft_train(config, *, data_dir, model_dir, out_dir, checkpoints, tracker):
+    if asked("contradict", config):
+        raise ModelError("the weights are cut.")
     if asked("crash", config):
         note("crash", config)
         raise ZeroDivisionError("a defect")

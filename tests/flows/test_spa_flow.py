@@ -221,3 +221,18 @@ def test_a_failing_stage_says_why_once_and_how_to_go_on(runs: Runs) -> None:
     (runs.work / "starve").unlink()
     run_id_of(runs.spa("resume", "--origin-run-id", begun(done)))
     assert len(runs.trace("selfplay_generate")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("envs", ["frozenlake", "frozenlake,sokoban"])
+def test_what_the_settings_meet_again_is_no_matter_for_resume(envs: str, runs: Runs) -> None:
+    (runs.work / "contradict").write_text(envs.split(",")[-1])
+    done = runs("--env", envs, override=f"{QUIET} tracking.uri=http://me:secret@host")
+    assert done.returncode != 0
+    said = done.stdout.partition("The run ended early by its settings, which `resume` keeps.")[2]
+    assert said, done.stdout + done.stderr
+    new, further = (line.strip() for line in said.splitlines()[1:4:2])
+    words = f"spa_flow.py run --override '{QUIET} tracking.uri=http://host' --env {envs}"
+    assert new.endswith(words)
+    step = "sft_train " if "," in envs else ""
+    assert further.endswith(f"spa_flow.py resume {step}--origin-run-id {begun(done)}")

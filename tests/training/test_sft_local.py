@@ -14,7 +14,7 @@ import torch
 from conf.schema import Config
 from steps.agent.parsing import spans
 from steps.agent.records import ResponseFormat, SFTExample
-from steps.errors import DataError
+from steps.errors import ConfigError
 from steps.tracking import NullTracker
 from steps.training import sft_local, tokenization
 from steps.training.batch_order import num_steps
@@ -366,5 +366,5 @@ def test_where_most_rows_are_longer_than_the_models_context_it_refuses(
     config = toy_config()  # of 24 positions
     config.sft.max_length = 1000
     long = example("a room of many, many words", "Left")
-    with pytest.raises(DataError, match=r"17 of 33 finetuning rows have more than 24 tokens"):
+    with pytest.raises(ConfigError, match=r"17 of 33 finetuning rows have more than 24 tokens"):
         finetune(config, initial, tmp_path, [*KNOWN, *[long] * 17])

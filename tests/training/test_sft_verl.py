@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conf.schema import Config
-from steps.errors import CheckpointError, ConfigError, DataError, StageError
+from steps.errors import CheckpointError, ConfigError, StageError
 from steps.tracking import NullTracker
 from steps.training import sft_verl
 from steps.training.checkpoints import CheckpointStore, DirectoryCheckpoints
@@ -176,12 +176,12 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
         finetune(settings(), llama, tmp_path, machine=Machine())
     config = settings()
     config.verl.max_tokens_per_gpu = 3
-    with pytest.raises(DataError, match=r"longest finetuning row has 8 tokens.*holds 3"):
+    with pytest.raises(ConfigError, match=r"longest finetuning row has 8 tokens.*holds 3"):
         finetune(config, llama, tmp_path)
     config = settings()
     config.verl.n_gpus_per_node = 16
     config.sft.batch_size = 16
-    with pytest.raises(DataError, match="12 finetuning rows can't be shared by 16 GPUs"):
+    with pytest.raises(ConfigError, match="12 finetuning rows can't be shared by 16 GPUs"):
         finetune(config, llama, tmp_path)
     assert not (tmp_path / "verl_sft.log").exists()
 

@@ -21,7 +21,7 @@ from steps.agent.records import (
     Trajectory,
     Turn,
 )
-from steps.errors import DataError
+from steps.errors import ConfigError
 from steps.policies.chat_template import encode_prompts
 from steps.training import tokenization
 from steps.training.tiny_model import build_tokenizer
@@ -155,10 +155,10 @@ def test_rows_that_are_too_long_are_left_out_not_cut() -> None:
 def test_half_of_the_rows_must_fit() -> None:
     assert fitting([_row(9), _row(5)], 5) == [_row(5)]
     assert fitting([], 5) == []
-    with pytest.raises(DataError, match=r"2 of 3 finetuning rows .* 5 tokens \(the longest 9,"):
+    with pytest.raises(ConfigError, match=r"2 of 3 finetuning rows .* 5 tokens \(the longest 9,"):
         fitting([_row(9), _row(6), _row(5)], 5)
     prompt = SFTRow(token_ids=(1,) * 493, weights=(0.0,) * 200 + (1.0,) * 293, kinds=(0,) * 493)
-    with pytest.raises(DataError) as found:
+    with pytest.raises(ConfigError) as found:
         fitting([prompt], 256)
     room = "model.max_positions=512 sampling.max_model_len=512 sampling.max_new_tokens=320"
     assert room in str(found.value)
