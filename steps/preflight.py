@@ -29,6 +29,7 @@ from steps.policies.model_directory import check_model, check_model_directory
 from steps.settings import check_context, check_generation, env_factory
 from steps.tracking import check_tracking
 from steps.training.backends import check_backend, check_backends, choose_backend, facts
+from steps.training.row_lengths import check_world
 from steps.training.verl_told import check_told
 
 _SHAPE_KEYS = {
@@ -51,6 +52,7 @@ def check(config: Config) -> None:
     _check_model(config)
     _check_words(config)
     _check_puzzles(config)
+    check_world(config)
     check_tracking(config)
 
 

@@ -67,6 +67,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "steps.settings",
         "steps.tracking",
         "steps.training.backends",
+        "steps.training.row_lengths",
         "steps.training.verl_told",
     ),
     "steps.policies.parallel": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -176,6 +177,34 @@ def test_actions_of_several_words_and_any_case_are_held(wordy: str) -> None:
     config = compose(env=wordy, profile="smoke", overrides=[QUIET])
     config.env.kwargs = {"names": ["pick up the key", "OPEN the chest", "wait | see", "up"]}
     preflight._check_words(config)
+
+
+def test_states_that_a_model_built_here_cant_read_are_refused_with_the_override(
+    wordy: str,
+) -> None:
+    overrides = [QUIET, "evaluation.puzzles=1", "sft.probe_puzzles=1", "ppo.probe_every=0"]
+    config = compose(env=wordy, profile="smoke", overrides=overrides)
+    config.env.kwargs = {"state": "#" * 200}
+    said = r"10 of 10 turns of random play on wordy:Wordy have more than 256 tokens \(the longest "
+    with pytest.raises(ConfigError, match=said) as found:
+        preflight.check(config)
+    better = re.findall(r"(?:model|sampling)\.\w+=\d+", str(found.value))
+    assert len(better) == 3
+    mended = compose(env=wordy, profile="smoke", overrides=[*overrides, *better])
+    mended.env.kwargs = config.env.kwargs
+    preflight.check(mended)
+
+
+def test_a_gpu_that_isnt_there_is_missed_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "visible_gpus", lambda: 0)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device is cuda, but torch sees no GPU"):
+        preflight.check(smoke("device=cuda"))
+    elsewhere = smoke("device=cuda")
+    elsewhere.cluster = "kubernetes"
+    preflight.check(elsewhere)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)  # by another driver's files
+    preflight.check(smoke("device=cuda"))
 
 
 def test_a_directory_that_is_no_model_is_refused(model_dir: Path) -> None:

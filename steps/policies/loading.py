@@ -7,6 +7,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging as transformers_logging
 
 from steps.errors import ConfigError, ModelError
+from steps.policies.model_directory import why_not_loaded
+
+_TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+"""What transformers calls its alarm of a long text: lengths are judged where texts are used."""
 
 
 def load_tokenizer(
@@ -18,13 +22,14 @@ def load_tokenizer(
             directory, revision=revision or "main", trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError) as error:  # its own files are wrong, or its hub is out of reach
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = why_not_loaded(directory, error)
         raise ModelError(f"the tokenizer of {directory!r} can't be loaded: {reason}") from error
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"the tokenizer of {directory!r} has no chat template: use an instruction-tuned model, "
             "or add a chat_template to its tokenizer_config.json."
         )
+    tokenizer.deprecation_warnings[_TOO_LONG] = True  # said already, so it isn't said
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

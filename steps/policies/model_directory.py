@@ -49,6 +49,17 @@ def check_model_directory(directory: str) -> None:
         _check_json(path / name)
 
 
+def why_not_loaded(source: str, error: Exception) -> str:
+    """The first line of what a library said, and what to do where the hub was out of reach."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if Path(source).is_dir():
+        return reason
+    return (
+        f"{reason} Check the network and the name; without a network give a local directory, or "
+        "set HF_HOME to a cache that holds the model, and HF_HUB_OFFLINE=1."
+    )
+
+
 def base_of_adapter(directory: str) -> str:
     """The model that a PEFT directory's LoRA adapter belongs to; empty for any other directory."""
     path = Path(directory) / "adapter_config.json"

@@ -90,7 +90,7 @@ def check_backends(config: Config) -> None:
 
     Tasks of a local run are processes of this machine, so that it must have GPUs and libraries,
     too; what memory they need is judged by the step. PPO on a Ray cluster (`verl.ray_address`) has
-    that one's GPUs.
+    that one's GPUs. `device=cuda` is for torch to judge where no GPU's device file is seen.
     """
     for stage, libraries in (("sft", FOR_SFT), ("ppo", tuple(NEEDED))):
         check_backend(config, stage)
@@ -100,6 +100,13 @@ def check_backends(config: Config) -> None:
             if stage == "sft" or not config.verl.ray_address:
                 check_gpus(here, 1, config)
             check_versions(here, libraries)
+    needs_gpu = (
+        config.device == "cuda" and config.cluster == "local" and not config.verl.ray_address
+    )
+    if needs_gpu and not visible_gpus():
+        from steps.policies.loading import resolve_device  # brings torch
+
+        resolve_device(config.device)
 
 
 def _verl_lacks(config: Config, stage: str) -> str:

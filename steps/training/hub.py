@@ -7,6 +7,7 @@ from pathlib import Path
 import huggingface_hub
 
 from steps.errors import ModelError
+from steps.policies.model_directory import why_not_loaded
 
 _FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 """Configuration, weights and tokenizer; no other format of weights, and no code."""
@@ -24,6 +25,6 @@ def local_directory(source: str, *, revision: str = "") -> Path:
             source, revision=revision or None, allow_patterns=_FILES
         )
     except (OSError, ValueError) as error:  # hub errors are OSErrors, bad names ValueErrors
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = why_not_loaded(source, error)
         raise ModelError(f"the model {source!r} can't be fetched: {reason}") from error
     return Path(found)

@@ -4,9 +4,7 @@ An ordinary `GPT2LMHeadModel` (or, for verl, a `LlamaForCausalLM`) of some 100 t
 and its own small tokenizer, so that the whole recipe runs where nothing can be downloaded. Every
 other module treats the directory as it treats any model's.
 
-The tokenizer is byte-level, hence reversible for every text, plus whole tokens for what the games
-write often: tags, actions, coordinates' halves (`(1,` and `2)`), the phrases between them. Grid
-symbols are single bytes already, `√` gets a token.
+The tokenizer's words stand in `steps.training.tiny_tokenizer`.
 
 The deviation of the initial weights is a setting that matters (LAB_NOTES.md). The activation is
 torch's own tanh GELU: GPT-2's function, which transformers writes out operation by operation.
@@ -19,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -31,42 +28,7 @@ from transformers import (
 
 from conf.schema import ModelSection
 from steps.training.checkpoints import save_model
-
-PAD, SYSTEM, USER, ASSISTANT, END = "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
-SPECIAL_TOKENS = (PAD, SYSTEM, USER, ASSISTANT, END)
-
-TAGS = tuple(
-    f"<{slash}{name}>"
-    for name in ("think", "observation", "prediction", "answer")
-    for slash in ("", "/")
-)
-ACTIONS = ("Up", "Down", "Left", "Right")
-ROW_PARTS = tuple(f"({row}," for row in range(10))
-COLUMN_PARTS = tuple(f"{column})" for column in range(10))
-PHRASES = (
-    " || ",
-    "√",
-    "Player (P) is at ",
-    "Player (X) is at ",
-    "Player (√) is at ",
-    "Player (S) is at ",
-    ", in a hole",
-    ", on the goal",
-    ", on a target",
-    "; goal (G) is at ",
-    "; hole (O) is at ",
-    "; holes (O) are at ",
-    "; box (X) is at ",
-    "; boxes (X) are at ",
-    "; box on target (√) is at ",
-    "; boxes on targets (√) are at ",
-    "; target (O) is at ",
-    "; targets (O) are at ",
-    "Empty position to be filled is at ",
-    "Empty positions to be filled are at ",
-    ", ",
-)
-WORDS = TAGS + ACTIONS + ROW_PARTS + COLUMN_PARTS + PHRASES
+from steps.training.tiny_tokenizer import ASSISTANT, END, PAD, SYSTEM, USER, WORDS, bare_tokenizer
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -78,17 +40,8 @@ CHAT_TEMPLATE = (
 
 def build_tokenizer(words: Iterable[str] = WORDS) -> PreTrainedTokenizerFast:
     """The byte-level tokenizer with `words` as whole tokens; its chat template has one a role."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {character: index for index, character in enumerate(alphabet)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
-    )
-    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in words])
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=bare_tokenizer(words),
         pad_token=PAD,
         eos_token=END,
         additional_special_tokens=[SYSTEM, USER, ASSISTANT],

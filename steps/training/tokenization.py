@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerBase
 
 from conf.schema import SFTSection
 from steps.agent.records import SFTExample, Span, SpanKind, TokenSample, Trajectory, Turn
-from steps.errors import ConfigError
 from steps.policies.chat_template import encode_prompts, end_of_turn_id
+from steps.training.row_lengths import check_fit
 
 SPAN_KINDS = tuple(SpanKind)
 
@@ -32,8 +32,6 @@ MAX_ROWS = 512
 STATE_KINDS = frozenset({SpanKind.OBSERVATION, SpanKind.PREDICTION})
 EQUAL_WEIGHTS: Mapping[SpanKind, float] = dict.fromkeys(SPAN_KINDS, 1.0)
 NO_LIMIT = 1 << 30
-MIN_SHARE = 0.5
-"""Of the training rows, that must fit: below it the training would be of another task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,24 +86,9 @@ def tokenize_examples(
 
 def fitting(rows: Sequence[SFTRow], max_length: int) -> list[SFTRow]:
     """The rows of at most `max_length` tokens; raises `ConfigError` where most are longer."""
-    kept = [row for row in rows if len(row.token_ids) <= max_length]
-    if rows and len(kept) < MIN_SHARE * len(rows):
-        longest = max(rows, key=lambda row: len(row.token_ids))
-        length, learned = len(longest.token_ids), sum(map(bool, longest.weights))
-        room = _round_up(length)
-        raise ConfigError(
-            f"{len(rows) - len(kept)} of {len(rows)} finetuning rows have more than {max_length} "
-            f"tokens (the longest {length}, of which {learned} are learned). A model that is built "
-            f'here takes them with --override "model.max_positions={room} '
-            f'sampling.max_model_len={room} sampling.max_new_tokens={_round_up(learned)}"; a '
-            "pretrained one with a larger sft.max_length, up to its context, or a shorter history "
-            "(prompt.history=last_k)."
-        )
-    return kept
-
-
-def _round_up(tokens: int) -> int:
-    return -(-(tokens + 1) // 64) * 64
+    lengths = [(len(row.token_ids), sum(map(bool, row.weights))) for row in rows]
+    check_fit(lengths, max_length, "finetuning rows")
+    return [row for row in rows if len(row.token_ids) <= max_length]
 
 
 def tokenize_sets(

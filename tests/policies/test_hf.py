@@ -20,14 +20,8 @@ from steps.agent.records import (
 )
 from steps.policies.base import PolicySpec, make_policy
 from steps.policies.hf import HFPolicy
-from steps.training.tiny_model import (
-    ACTIONS,
-    COLUMN_PARTS,
-    ROW_PARTS,
-    TAGS,
-    build_model,
-    build_tokenizer,
-)
+from steps.training.tiny_model import build_model, build_tokenizer
+from steps.training.tiny_tokenizer import ACTIONS, COLUMN_PARTS, ROW_PARTS, TAGS
 
 CONTEXT = 48
 TOKENIZER = build_tokenizer((*TAGS, *ACTIONS, *ROW_PARTS, *COLUMN_PARTS))

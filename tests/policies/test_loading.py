@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from steps.errors import ConfigError, ModelError
 from steps.policies import loading
 from steps.policies.base import PolicySpec, make_policy
 from steps.policies.loading import load_model, load_tokenizer, resolve_device
+from steps.training.hub import local_directory
 from steps.training.tiny_model import build_tiny
 
 
@@ -47,6 +49,26 @@ def test_a_tokenizer_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"the tokenizer of .* can't be loaded: ") as caught:
         load_tokenizer(str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_hub_out_of_reach_names_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("We couldn't connect to 'https://huggingface.co'.\nSecond line.")
+
+    monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", refuse)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    for load in (load_tokenizer, local_directory):
+        with pytest.raises(ModelError, match=r"connect to .*local directory.*HF_HUB_OFFLINE=1"):
+            load("owner/name")
+
+
+def test_a_long_text_raises_no_alarm_of_transformers(
+    model_dir: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    tokenizer = load_tokenizer(model_dir)
+    assert len(tokenizer("_" * 100)["input_ids"]) > tokenizer.model_max_length
+    assert not caplog.records
 
 
 def test_a_directory_that_isnt_there_is_refused(tmp_path: Path) -> None:

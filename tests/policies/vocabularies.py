@@ -12,13 +12,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from tokenizers.normalizers import Prepend, Replace, Sequence
 from transformers import PreTrainedTokenizerFast
 
-from steps.training.tiny_model import (
-    ACTIONS,
-    COLUMN_PARTS,
-    ROW_PARTS,
-    TAGS,
-    build_tokenizer,
-)
+from steps.training.tiny_model import build_tokenizer
+from steps.training.tiny_tokenizer import ACTIONS, COLUMN_PARTS, ROW_PARTS, TAGS
 
 TEXTS = [
     "I see the player at (1,2), so I go up and then left.</observation> It is in a hole.",

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, LlamaForCausalLM
 
 from conf.schema import ModelSection
+from steps.agent.records import Message
+from steps.policies.chat_template import render_prompts
 from steps.training.tiny_model import build_model, build_tiny, build_tokenizer
+from steps.training.tiny_tokenizer import bare_tokenizer, prompt_text
 from tests.training.toys import same_weights
 
 TOKENIZER = build_tokenizer()
@@ -49,6 +52,14 @@ def test_a_pair_of_coordinates_is_two_tokens_and_a_conversation_has_one_a_role_a
     rendered = str(TOKENIZER.apply_chat_template(chat, tokenize=False))
     assert rendered == "<|user|>P<|end|><|assistant|>Up<|end|>"
     assert len(ids_of(rendered)) == 6
+
+
+def test_a_chat_is_written_without_transformers_as_the_template_writes_it() -> None:
+    said = (("system", "rules"), ("user", "P_\n(1,2)"))
+    chat = [Message(role=role, content=content) for role, content in said]
+    text = prompt_text(chat)
+    assert [text] == render_prompts(TOKENIZER, [chat])
+    assert bare_tokenizer().encode(text, add_special_tokens=False).ids == ids_of(text)
 
 
 def test_equal_seeds_give_equal_weights_and_other_seeds_others() -> None:
