@@ -46,10 +46,10 @@ _PLAYING = ("selfplay_generate", "sft_train", "evaluate")
 
 def check(config: Config) -> None:
     """Raise a `SPAError` for the first thing that one environment's run would fail at later."""
+    _check_model(config)  # whose files say how large it is
     check_backends(config)
     check_generation(config)
     check_told(config, _by_verl(config))
-    _check_model(config)
     _check_words(config)
     _check_puzzles(config)
     check_world(config)

@@ -216,6 +216,22 @@ def test_a_directory_that_is_no_model_is_refused(model_dir: Path) -> None:
         preflight.check(smoke(model=str(model_dir)))
 
 
+@pytest.mark.parametrize("size", [0, 4, 1_000, 100_000, "longer", "text"])
+def test_weights_that_broke_off_are_refused_as_a_torn_config_is(
+    size: int | str, tmp_path: Path
+) -> None:
+    from steps.training.tiny_model import build_tiny
+
+    model = str(build_tiny(smoke().model, tmp_path / "model"))
+    preflight.check(smoke(model=model))
+    file = tmp_path / "model" / "model.safetensors"
+    whole = file.read_bytes()
+    other = {"longer": whole + b"more", "text": b"version https://git-lfs.github.com/spec/v1"}
+    file.write_bytes(other[size] if isinstance(size, str) else whole[:size])
+    with pytest.raises(ModelError, match=r"model\.safetensors' can't be read \(.*save_pretrained"):
+        preflight.check(smoke(model=model))
+
+
 def test_the_template_of_models_is_no_model() -> None:
     with pytest.raises(ConfigError, match="model 'hf' has no path"):
         preflight.check(smoke(model="hf"))

@@ -47,6 +47,8 @@ def check_model_directory(directory: str) -> None:
         )
     for name in _NEEDED:
         _check_json(path / name)
+    for file in sorted(path.glob("*.safetensors")):
+        _check_weights(file)
 
 
 def why_not_loaded(source: str, error: Exception) -> str:
@@ -89,7 +91,7 @@ def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
     return {
         name: tuple(tensor["shape"])
         for file in sorted(directory.glob("*.safetensors"))
-        for name, tensor in _header(file).items()
+        for name, tensor in _header(file)[0].items()
         if name != "__metadata__"
     }
 
@@ -120,20 +122,38 @@ def form(directory: str) -> dict[str, object]:
     }
 
 
-def _header(file: Path) -> dict[str, Any]:
+def _header(file: Path) -> tuple[dict[str, Any], int]:
+    """What a safetensors file says of its tensors, and where their numbers begin."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(_HEADER_BYTES), "little")
         if length > _MAX_HEADER:
             raise ValueError(f"{file.name} has a header of {length} bytes")
         header = json.loads(stream.read(length))
-    assert isinstance(header, dict), file
-    return header
+    if not isinstance(header, dict):
+        raise ValueError(f"{file.name} has a header that is no mapping")
+    return header, _HEADER_BYTES + length
 
 
 def _check_json(path: Path) -> None:
     try:
         json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{str(path)!r} can't be read ({error}); save the model again with `save_pretrained`."
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _check_weights(file: Path) -> None:
+    """The header must be one, and the file as long as it says: a copy that broke off is shorter."""
+    try:
+        header, start = _header(file)
+        ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+        wanted, found = start + max(ends, default=0), file.stat().st_size
+        if found != wanted:
+            raise ValueError(f"it has {found:,} bytes, and by its header {wanted:,}")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> ModelError:
+    return ModelError(
+        f"{str(path)!r} can't be read ({error}); save the model again with `save_pretrained`."
+    )
