@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -172,9 +172,17 @@ def teacher_forced_scores(
 
 
 def play(
-    config: Config, specs: Sequence[EpisodeSpec], model_dir: str, *, temperature: float
+    config: Config,
+    specs: Sequence[EpisodeSpec],
+    model_dir: str,
+    *,
+    temperature: float,
+    on_done: Callable[[int], None] | None = None,
 ) -> list[Trajectory]:
-    """The episodes; raises `StageError` where the policy failed in every one."""
+    """The episodes; raises `StageError` where the policy failed in every one.
+
+    `on_done` is told of as many as have ended, as `collect` does.
+    """
     from steps.policies.parallel import collect  # brings processes and, in them, torch
 
     trajectories = collect(
@@ -183,6 +191,7 @@ def play(
         policy_spec=from_config.policy_spec(config, model_dir),
         settings=from_config.rollout_settings(config, temperature=temperature),
         workers=from_config.cores(config),
+        on_done=on_done,
     )
     broken = [each for each in trajectories if each.error]
     if trajectories and len(broken) == len(trajectories):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,9 @@ from steps.report import tables
 
 CHUNK = 8192
 """Episodes played at once: only their outcomes are kept."""
+EVERY_S = 10.0
+"""Between two words on how far the episodes are."""
+LIKE = "name with --like the file of conf/model that it was trained with, and its overrides."
 
 
 class Measured(NamedTuple):
@@ -59,6 +63,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from None
 
 
+class Told:
+    """Says on stderr how many episodes are played, about every `EVERY_S` seconds."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._next = time.monotonic() + EVERY_S
+
+    def add(self, number: int) -> None:
+        """So many more have ended."""
+        self._done += number
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + EVERY_S
+            done = min(self._done, self._total)  # processes' shares may differ by one
+            sys.stderr.write(f"{done:,} of {self._total:,} episodes played\n")
+
+
 def passk(config: Config, model: str) -> dict[str, Any]:
     """Pass@k of one model for every k of `evaluation.pass_k`, between floor and ceiling.
 
@@ -68,12 +88,14 @@ def passk(config: Config, model: str) -> dict[str, Any]:
     samples = config.evaluation.samples
     size = samples * max(1, CHUNK // samples)
     tries: dict[str, success.Tries] = {}
+    told = Told(len(specs))
     for start in range(0, len(specs), size):
         played = play(
             config,
             specs[start : start + size],
             model,
             temperature=config.evaluation.temperature,
+            on_done=told.add,
         )
         tries |= success.tries_by_puzzle(played)
     evaluation = config.evaluation
@@ -231,7 +253,7 @@ def _write_perplexity(result: dict[str, Any], out_dir: Path) -> Iterator[Path]:
 
 
 def _config(options: argparse.Namespace, *more: str) -> Config:
-    """The settings of a run with this model."""
+    """The settings of a run with this model, whose word becomes a directory or hub name."""
     is_baseline = options.model in from_config.BASELINES
     config = conf.compose(
         profile=options.profile or None,
@@ -242,7 +264,9 @@ def _config(options: argparse.Namespace, *more: str) -> Config:
         overrides=[*more, *conf.split_overrides(options.override)],
     )
     if not is_baseline:
+        options.model = from_config.model_source(options.model)
         model = base_of_adapter(options.model) or options.model
         check_model(model)
+        from_config.check_shape(config, model, option="--like", advice=LIKE)
         from_config.check_context(config, model)
     return config

@@ -6,11 +6,9 @@ is what only environments, files and the tracking store can tell. Loads no large
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -26,17 +24,11 @@ from steps.agent.states import PLACE
 from steps.errors import ConfigError, SPAError
 from steps.policies.engines import choose_engine, may_take_gpus
 from steps.policies.model_directory import check_model, check_model_directory
-from steps.settings import check_context, check_generation, env_factory
+from steps.settings import check_context, check_generation, check_shape, env_factory
 from steps.tracking import check_tracking
 from steps.training.backends import check_backend, check_backends, choose_backend, facts
 from steps.training.row_lengths import check_world
 from steps.training.verl_told import check_told
-
-_SHAPE_KEYS = {
-    "hidden_size": ("n_embd", "hidden_size"),
-    "num_layers": ("n_layer", "num_hidden_layers"),
-}
-"""Sizes of a model by their names in ours and in the configurations of Hugging Face models."""
 
 _TRAINING = {"sft_train": "sft", "ppo_train": "ppo"}
 """Steps that train, and their section of the settings."""
@@ -208,20 +200,11 @@ def _check_puzzles(config: Config) -> None:
 def check_start(config: Config, model_dir: str) -> None:
     """Raise a `SPAError` where an earlier run's model can't go on with this run's settings."""
     check_model_directory(model_dir)
-    found = json.loads((Path(model_dir) / "config.json").read_text("utf-8"))
     check_context(
         config,
         model_dir,
         advice="train the earlier run with a larger model.max_positions, or lower "
         "sampling.max_model_len.",
     )
-    if config.model.path or not config.model.from_scratch:
-        return
-    for name, keys in _SHAPE_KEYS.items():
-        size = next((found[key] for key in keys if key in found), None)
-        wanted = getattr(config.model, name)
-        if size is not None and size != wanted:
-            raise ConfigError(
-                f"the model in {model_dir} has {name} {size}, and --model {config.model.name} has "
-                f"{wanted}; give --model as the earlier run did."
-            )
+    advice = "give --model as the earlier run did."
+    check_shape(config, model_dir, option="--model", advice=advice)

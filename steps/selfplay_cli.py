@@ -30,7 +30,9 @@ from steps.settings import (
     BASELINES,
     check_context,
     check_settings,
+    check_shape,
     cores,
+    model_source,
     policy_spec,
     rollout_settings,
 )
@@ -128,6 +130,9 @@ def _config(options: argparse.Namespace) -> Config:
             *conf.split_overrides(options.override),
         ],
     )
+    options.model = model_source(options.model)
     check_model(options.model)
+    advice = "name with --like the file of conf/model that it was trained with, and its overrides."
+    check_shape(config, options.model, option="--like", advice=advice)
     check_context(config, options.model)
     return config

@@ -9,6 +9,7 @@ an environment can judge, its id and arguments, is checked here.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,11 @@ MAX_CORES = 8
 """Beyond this many processes a model that fits on a laptop gains nothing."""
 SEED_STRIDE = 100_000_000
 """Between the training puzzles of two runs' seeds: more than any run looks at."""
+_SHAPE_KEYS = {
+    "hidden_size": ("n_embd", "hidden_size"),
+    "num_layers": ("n_layer", "num_hidden_layers"),
+}
+"""Sizes of a model by their names in ours and in the configurations of Hugging Face models."""
 BASELINES = ("random", "oracle")
 """Policies that stand in for a model directory."""
 _LIKE = (
@@ -252,6 +258,42 @@ def check_context(config: Config, model: str, *, advice: str = _LIKE) -> None:
             f"the model in {model} reads at most {limit} tokens, and {config.env.id} is played "
             f"with sampling.max_model_len={config.sampling.max_model_len}; {advice}"
         )
+
+
+def check_shape(config: Config, model_dir: str, *, option: str, advice: str) -> None:
+    """Raise `ConfigError` where a directory's model has other sizes than the one built here.
+
+    Its settings would be another's. `option` is the one that named these.
+    """
+    path = Path(model_dir) / "config.json"
+    if config.model.path or not config.model.from_scratch or not path.is_file():
+        return
+    found = json.loads(path.read_text("utf-8"))
+    for name, keys in _SHAPE_KEYS.items():
+        size = next((found[key] for key in keys if key in found), None)
+        wanted = getattr(config.model, name)
+        if size is not None and size != wanted:
+            raise ConfigError(
+                f"the model in {model_dir} has {name} {size}, and {option} {config.model.name} has "
+                f"{wanted}; {advice}"
+            )
+
+
+def model_source(model: str) -> str:
+    """The directory or hub name that a command's `--model` leads to.
+
+    Raises `conf.ConfigError` for what is neither, nor a file of `conf/model` (the hub would be
+    asked for a misspelt word for a minute), and `ConfigError` for one that has learned nothing.
+    """
+    if Path(model).is_dir():
+        return model
+    path = conf.compose(model=model).model.path
+    if not path:
+        raise ConfigError(
+            f"--model {model} is built here and has learned nothing; give the directory of one "
+            f"that was trained, with --like {model}."
+        )
+    return path
 
 
 def one_of(where: str, word: str, known: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ import conf
 from steps import evaluate_cli, storage
 from steps.agent.success import pass_at_k
 from steps.evaluate_cli import main
+from steps.settings import model_source
 from steps.training.tiny_model import build_tiny
 
 
@@ -85,6 +86,10 @@ def test_perplexity_reads_any_model_directory(
         ("perplexity --model random", "random reads no text"),
         ("perplexity --model TINY --states gird --like tiny", "did you mean 'grid'"),
         ("perplexity --model TINY", "reads at most 256 tokens"),
+        ("perplexity --model DIRECTORY --like tiny", "unknown model 'DIRECTORY'"),
+        ("passk --model tinny --like tiny", "unknown model 'tinny'; did you mean 'tiny'?"),
+        ("passk --model tiny", "has learned nothing; give the directory"),
+        ("passk --model TINY --like tiny_3m", "has hidden_size 64, and --like tiny_3m has 256;"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -132,6 +137,25 @@ def test_a_disk_that_refuses_at_the_end_costs_no_table(
     said = capsys.readouterr()
     assert said.out.startswith("4 episodes of 2 puzzles")
     assert "No space left on device. Name another place." in said.err
+
+
+def test_a_file_of_models_stands_for_its_hub_name(tiny: str) -> None:
+    assert model_source("qwen2.5-0.5b") == "Qwen/Qwen2.5-0.5B-Instruct"
+    assert model_source("owner/name") == "owner/name"
+    assert model_source(tiny) == tiny
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_how_far_the_episodes_are_is_told_beside_the_table(
+    workers: int, tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate_cli, "EVERY_S", 0.0)
+    command = ["passk", "--model", tiny, "--like", "tiny", "--samples", "32", "--puzzles", "4"]
+    short = f"sampling.max_new_tokens=8 env.max_turns=1 workers={workers}"
+    main([*command, "--override", short])
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1] == "128 of 128 episodes played"
+    assert "played\n" not in said.out
 
 
 def test_a_list_of_k_that_cant_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,7 @@ def test_the_command_prints_a_table(
 ) -> None:
     words = ["--env", "frozenlake", "--model", model_dir, "--like", "tiny", "--episodes", "3"]
     more = "sampling.max_model_len=192 sampling.max_new_tokens=90 workers=1 env.max_turns=2"
+    more += " model.hidden_size=32"
     main(["format-rate", *words, "--override", more])
     header, free, forced = capsys.readouterr().out.splitlines()
     assert header.split() == ["answers", "well-formed", "turns", "faults"]
@@ -106,7 +107,8 @@ def test_the_command_prints_a_table(
     [
         (["--model", "random"], "name a model"),
         (["--model", "./nowhere"], "nowhere"),
-        (["--model", "./nowhere", "--like", "tiny"], "no model at './nowhere'"),
+        (["--model", "./nowhere", "--like", "tiny"], "model directory './nowhere' doesn't exist"),
+        (["--model", "DIRECTORY", "--like", "tiny"], "unknown model 'DIRECTORY'"),
         (["--model", "./nowhere", "--like", "tinny"], "did you mean 'tiny'"),
     ],
 )
@@ -126,6 +128,10 @@ def test_a_model_that_reads_less_than_the_settings_say_is_refused(
     words = ["--model", model_dir, "--like", "tiny"]
     with pytest.raises(SystemExit):
         main(["format-rate", *words])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "has hidden_size 32, and --like tiny has 64" in line
+    with pytest.raises(SystemExit):
+        main(["format-rate", *words, "--override", "model.hidden_size=32"])
     (line,) = capsys.readouterr().err.splitlines()
     assert "reads at most 192 tokens" in line and "sampling.max_model_len=256" in line
 

@@ -7,7 +7,7 @@ model to another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -84,19 +84,29 @@ def collect(
     policy_spec: PolicySpec,
     settings: RolloutSettings,
     workers: int,
+    on_done: Callable[[int], None] | None = None,
 ) -> list[Trajectory]:
     """The episodes' trajectories in the order of `specs`.
+
+    As this process's episodes end `on_done` gets their number, times the processes.
 
     Only a language model on a CPU is spread over `workers` processes, each with a share of the
     episodes: baselines are too quick to gain, and a GPU serves one process best.
     """
     if policy_spec.kind == "vllm":
         with _engine() as engine:
-            return _play(specs, config, engine.policy(policy_spec), settings)
+            return _play(specs, config, engine.policy(policy_spec), settings, on_done)
     spread = policy_spec.kind == "hf" and _on_cpu(policy_spec)
     size = min(workers, len(specs) // MIN_EPISODES) if spread else 1
     played: list[Trajectory] = run_ranks(
-        _play_share, list(specs), config, policy_spec, settings, workers, size=size
+        _play_share,
+        list(specs),
+        config,
+        policy_spec,
+        settings,
+        workers,
+        size=size,
+        main_only=(on_done,),
     )
     return played
 
@@ -114,16 +124,22 @@ def _play_share(
     policy_spec: PolicySpec,
     settings: RolloutSettings,
     cores: int,
+    on_done: Callable[[int], None] | None,
 ) -> list[Trajectory]:
     limit_threads(peers.size, cores)
     share = specs[peers.rank :: peers.size]
-    played = _play(share, config, make_policy(policy_spec), settings)
+    tell = (lambda number: on_done(number * peers.size)) if on_done else None
+    played = _play(share, config, make_policy(policy_spec), settings, tell)
     shares = peers.gather(played)
     return [shares[index % peers.size][index // peers.size] for index in range(len(specs))]
 
 
 def _play(
-    specs: Sequence[EpisodeSpec], config: Config, policy: Policy, settings: RolloutSettings
+    specs: Sequence[EpisodeSpec],
+    config: Config,
+    policy: Policy,
+    settings: RolloutSettings,
+    on_done: Callable[[int], None] | None,
 ) -> list[Trajectory]:
     return run_episodes(
         specs,
@@ -131,6 +147,7 @@ def _play(
         make_env=env_factory(config),
         policy=policy,
         settings=settings,
+        on_done=(lambda *_: on_done(1)) if on_done else None,
     )
 
 

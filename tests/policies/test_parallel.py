@@ -24,9 +24,9 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     run_ranks = parallel.run_ranks
 
-    def counting(*args: object, size: int) -> object:
+    def counting(*args: object, size: int, **kwargs: tuple[object]) -> object:
         sizes.append(size)
-        return run_ranks(*args, size=size)
+        return run_ranks(*args, size=size, **kwargs)
 
     monkeypatch.setattr(parallel, "run_ranks", counting)
     return sizes
@@ -61,7 +61,7 @@ def test_baselines_and_a_few_episodes_take_one_process(
     kind: str, num_specs: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    monkeypatch.setattr(parallel, "run_ranks", lambda *args, size: sizes.append(size) or [])
+    monkeypatch.setattr(parallel, "run_ranks", lambda *args, size, **_: sizes.append(size) or [])
     config = toy_config()
     spec = PolicySpec(kind=kind, model_dir="not loaded here")
     settings = rollout_settings(config)
