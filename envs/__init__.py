@@ -7,7 +7,6 @@ a name that an installed package publishes under the entry point group `spa.envs
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from envs import importing
 from envs.base import TextEnv
 from envs.errors import EnvironmentConfigError, EnvironmentIdError, unknown_name
 
@@ -90,7 +90,7 @@ def _made(env_id: str, spec: EnvSpec, kwargs: dict[str, Any]) -> gymnasium.Env[s
         env: gymnasium.Env[str, str] = gymnasium.make(spec, **kwargs)
     except EnvironmentConfigError:
         raise
-    except Exception as error:  # whatever a game's own constructor raises
+    except (Exception, SystemExit) as error:  # whatever a game's own constructor raises
         raise EnvironmentConfigError(
             f"environment {env_id!r} can't be made: {type(error).__name__}: {error}"
         ) from error
@@ -105,7 +105,8 @@ def _spec(env_id: str) -> EnvSpec:
             return EnvSpec(id=NAMESPACE + name, entry_point=name, disable_env_checker=True)
         except gymnasium.error.Error as error:
             raise EnvironmentIdError(
-                f"environment {env_id!r} is no 'package.module:Class', by which one is found."
+                f"environment {env_id!r} is no 'package.module:Class', by which one is found"
+                + (f"; write {importing.dotted(name)!r}." if "/" in name else ".")
             ) from error
     if NAMESPACE + name not in gymnasium.registry:
         _load_entry_points()
@@ -136,15 +137,7 @@ def _creator(env_id: str) -> Callable[..., TextEnv]:
     """The class or factory behind an id."""
     target = _spec(env_id).entry_point
     assert isinstance(target, str), target
-    module_name, _, attribute = target.partition(":")
-    try:
-        creator: Callable[..., TextEnv] = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # whatever a module raises that is imported
-        raise EnvironmentIdError(
-            f"environment {env_id!r} points to {target!r}, which can't be loaded "
-            f"({type(error).__name__}: {error}). "
-            "Write it as 'package.module:Class' and see that the package can be imported."
-        ) from error
+    creator: Callable[..., TextEnv] = importing.load(env_id, target)
     is_game = issubclass(creator, TextEnv) if inspect.isclass(creator) else callable(creator)
     if not is_game:
         raise _not_a_game(env_id, creator)

@@ -35,6 +35,14 @@ def no_game():
 
 class Puddle:
     pass
+
+class Sketch(FrozenLake.__mro__[1]):
+    def describe(self, state_format="grid"):
+        return ""
+
+class Exits(FrozenLake):
+    def __init__(self):
+        raise SystemExit(3)
 """
 
 
@@ -43,6 +51,11 @@ def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     """A package with a game in it, as a third party installs it."""
     (tmp_path / "pond_game.py").write_text(OTHER_GAME)
     (tmp_path / "pond_broken.py").write_text("class Pond(:\n")
+    (tmp_path / "pond_needy.py").write_text("\nimport no_such_library\n")
+    (tmp_path / "pond_division.py").write_text("\n1 / 0\n")
+    (tmp_path / "pond_exits.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "ponds").mkdir()
+    (tmp_path / "ponds" / "game.py").write_text(OTHER_GAME)
     metadata = tmp_path / "pond-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: pond\nVersion: 1.0\n")
@@ -112,9 +125,17 @@ def test_an_unknown_argument_names_the_nearest() -> None:
     ("env_id", "said"),
     [
         ("no_such_package.game:Game", "No module named 'no_such_package'"),
-        ("envs.frozenlake:FrozenPond", "no attribute 'FrozenPond'"),
+        ("envs.frozenlake:FrozenPond", "no 'FrozenPond'; did you mean 'FrozenLake'?"),
+        ("pond_game:Pnod", "no 'Pnod'; did you mean 'Pond'?"),
+        ("pond_game:Castle", "no 'Castle'; its games are FrozenLake, Pond, "),
         (":FrozenLake", "can't be loaded"),
-        ("pond_broken:Pond", "SyntaxError"),
+        ("pond_broken:Pond", r"can't be read: .*pond_broken\.py:1: invalid syntax. Mend it"),
+        ("pond_needy:Pond", r"'no_such_library' at .*pond_needy\.py:2, and there is no such"),
+        ("pond_division:Pond", r"ZeroDivisionError: .*, at .*pond_division\.py:2. Mend it there"),
+        ("pond_exits:Pond", r"SystemExit: 3, at .*pond_exits\.py:1. Mend it there"),
+        ("pond_game.py:Pond", "leave out '.py' and write 'pond_game:Pond'"),
+        ("ponds/game.py:Pond", "no 'package.module:Class'.*; write 'ponds.game:Pond'"),
+        ("pond_game:Sketch", "Sketch doesn't define possible_next, state_key, as every TextEnv"),
         ("../pond_game:Pond", "no 'package.module:Class'"),
         ("envs.frozenlake:", "can't be loaded"),
         ("envs.frozenlake:ACTIONS", "Left.* not a TextEnv"),
@@ -123,6 +144,12 @@ def test_an_unknown_argument_names_the_nearest() -> None:
 def test_a_path_that_leads_nowhere_is_told(env_id: str, said: str) -> None:
     with pytest.raises(envs.EnvironmentIdError, match=said):
         envs.make(env_id)
+
+
+@pytest.mark.usefixtures("other_package")
+def test_a_game_that_exits_where_it_is_made_is_told() -> None:
+    with pytest.raises(envs.EnvironmentConfigError, match="can't be made: SystemExit: 3"):
+        envs.make("pond_game:Exits")
 
 
 @pytest.mark.usefixtures("other_package")
