@@ -9,7 +9,9 @@ prove that the game is right, only that it behaves.
 from __future__ import annotations
 
 import argparse
-import math
+import inspect
+import re
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,7 +23,8 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 import envs
-from envs.base import STATE_FORMATS, TextEnv
+from envs import splits
+from envs.base import FLAGS, STATE_FORMATS, TextEnv, fault_of_step
 from envs.solvers import Bounds, Budget, HasBounds, oracle_success
 from envs.tiles import NAMES
 
@@ -32,6 +35,12 @@ NONSENSE = (
     "{'a': 1}", "%s {} {0}", "\x00", "\ud800", "🐟", "x" * 100_000, " " * 100_000, "9**9**9",
 )  # fmt: skip
 """Texts that hardly any game takes as an action."""
+
+SEPARATOR = "||"
+TAGS = re.compile(r"</?(?:think|observation|prediction|answer)>")
+"""What answers are made of: an action or state that holds them can't be written in one."""
+PUZZLES = {"test": (8, 2_000_000), "validation": (4, 1_000_000)}
+"""Split -> distinct puzzles that the smallest profile of a run asks for, and its first seed."""
 
 _MAX_STEPS = 30
 _ORACLE_STEPS = 100
@@ -52,6 +61,7 @@ def check_text_env(id_or_factory: str | MakeEnv, seeds: Sequence[int] = range(8)
 
     with closing(make()) as env:
         _check_members(_game(env))
+        _check_first_step(_game(env), seeds[0])
         _check_gymnasium(_game(env))
     for seed in seeds:
         _check_same_seed_same_episode(make, seed)
@@ -83,15 +93,43 @@ def _require(is_kept: bool, promise: str, *, seed: int | None = None) -> None:
 
 def _check_members(game: TextEnv) -> None:
     _require(bool(game.instruction.strip()), "instruction holds the rules, it is empty")
+    if game.spec is not None:  # Gymnasium made it, and makes it again for each render mode
+        parameters = inspect.signature(type(game)).parameters
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        takes = takes_any or "render_mode" in parameters
+        _require(takes, "__init__ takes render_mode: str | None = None, as Gymnasium hands it one")
     for space in (game.observation_space, game.action_space):
         _require("√_\n" in space, f"spaces take any text, {space} doesn't; use envs.base.TextSpace")
     names = game.action_names
     if names is not None:
         is_list = len(names) > 0 and len(set(names)) == len(names)
         _require(is_list, f"action_names are distinct names or None, not {names!r}")
+    _check_writable(names or ())
     for symbol, name in (game.tiles or {}).items():
         _require(len(symbol) == 1, f"tiles are by symbols of one character, not {symbol!r}")
         _require(name in NAMES, f"tiles name tiles of envs.tiles, {name!r} ({symbol!r}) is none")
+
+
+def _check_writable(actions: Sequence[str]) -> None:
+    """An answer is `<answer>Left || Up</answer>`: what is read back must be what was written."""
+    for action in actions:
+        is_read = bool(action.strip()) and SEPARATOR not in action and not TAGS.search(action)
+        message = f"an action holds neither {SEPARATOR!r} nor a tag of the answer: {action!r}"
+        _require(is_read, message)
+
+
+def _check_no_tag(text: str, *, seed: int) -> None:
+    _require(isinstance(text, str), f"describe gives a text, not {text!r}", seed=seed)
+    _require(not TAGS.search(text), f"a state holds no tag of the answer: {text!r}", seed=seed)
+
+
+def _check_first_step(game: TextEnv, seed: int) -> None:
+    """Said in our words: Gymnasium's checker fails somewhere in its own code."""
+    game.reset(seed=seed)
+    for state_format in STATE_FORMATS:
+        _check_no_tag(game.describe(state_format), seed=seed)
+    fault = fault_of_step(game.step(_action(game, np.random.default_rng(seed))))
+    _require(not fault, f"step() returned {fault}", seed=seed)
 
 
 def _check_gymnasium(game: TextEnv) -> None:
@@ -139,6 +177,7 @@ def _check_descriptions(game: TextEnv, seed: int) -> None:
         text = game.describe(state_format)
         _require(bool(text), f"describe({state_format!r}) is empty", seed=seed)
         _require(text == game.describe(state_format), "describe changes nothing", seed=seed)
+        _check_no_tag(text, seed=seed)
     _require(observation == game.describe(), "describe changes nothing", seed=seed)
 
 
@@ -167,11 +206,10 @@ def _check_steps(game: TextEnv, seed: int) -> None:
 def _check_result(
     reward: Any, terminated: Any, truncated: Any, info: dict[str, Any], *, seed: int
 ) -> None:
-    is_number = isinstance(reward, int | float | np.number) and math.isfinite(reward)
-    _require(is_number, f"reward is a finite number, not {reward!r}", seed=seed)
+    fault = fault_of_step(("", reward, terminated, truncated, info))
+    _require(not fault, f"step() returned {fault}", seed=seed)
     flags = {"terminated": terminated, "truncated": truncated}
-    for name in ("success", "action_is_valid", "action_is_effective"):
-        flags[f"info[{name!r}]"] = info.get(name)
+    flags |= {f"info[{name!r}]": info[name] for name in FLAGS}
     for name, flag in flags.items():
         _require(type(flag) is bool, f"{name} is a builtin bool, not {flag!r}", seed=seed)
 
@@ -219,6 +257,7 @@ def _check_legal_actions(game: TextEnv, seed: int) -> None:
         return
     is_list = len(legal) > 0 and len(set(legal)) == len(legal)
     _require(is_list, f"legal_actions are distinct texts or None, not {legal!r}", seed=seed)
+    _check_writable(legal)
     for action in legal:
         game.reset(seed=seed)
         is_valid = game.step(action)[-1]["action_is_valid"]
@@ -275,10 +314,14 @@ def _check_keys(game: TextEnv, seeds: Sequence[int]) -> None:
     for seed in seeds:
         observation, _ = game.reset(seed=seed)
         key = game.state_key()
-        message = "the same initial state has two state_keys"
-        _require(key_of.setdefault(observation, key) == key, message, seed=seed)
-    message = "different initial states share a state_key"
-    _require(len(set(key_of.values())) == len(key_of), message)
+        first = key_of.setdefault(observation, key)
+        message = f"the same initial state has two state_keys, {first!r} and {key!r}: {observation}"
+        _require(first == key, message, seed=seed)
+    state_of: dict[str, str] = {}
+    for observation, key in key_of.items():
+        other = state_of.setdefault(key, observation)
+        message = f"different initial states share the state_key {key!r}:\n{other}\nand\n"
+        _require(other == observation, message + observation)
 
 
 def _check_oracle(game: TextEnv, seeds: Sequence[int]) -> None:
@@ -314,18 +357,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("env_id", nargs="+", help="a registered id or module:Class")
     parser.add_argument("--seeds", type=int, default=8, help="number of seeds (default 8)")
     options = parser.parse_args(arguments)
-    for env_id in options.env_id:
-        try:
-            check_text_env(env_id, range(options.seeds))
-        except (envs.EnvironmentIdError, envs.EnvironmentConfigError) as error:
-            parser.exit(2, f"{error}\n")
-        except AssertionError as error:
-            parser.exit(1, f"{env_id} breaks a promise: {error}\n")
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            line = f"{where.filename}:{where.lineno}, in {where.name}()"
-            parser.exit(1, f"{env_id} raised {error!r} at {line}\n")
-        print(f"{env_id} keeps every promise")  # noqa: T201
+    codes = [_checked(env_id, range(options.seeds)) for env_id in options.env_id]
+    if any(codes):
+        raise SystemExit(max(codes))
+
+
+def _checked(env_id: str, seeds: Sequence[int]) -> int:
+    """Say how a game fares: 0 for a good one, 1 where it breaks a promise, 2 where none is made."""
+    try:
+        check_text_env(env_id, seeds)
+        for split, (count, base_seed) in PUZZLES.items():
+            splits.draw_seeds(_factory(env_id), split, count, base_seed, distinct=True)
+    except envs.EnvironmentIdError as error:
+        return _say(f"{error}", 2)
+    except envs.EnvironmentConfigError as error:
+        is_made = "too few puzzles" in str(error)
+        named = f"{error}" if env_id in str(error) else f"{env_id}: {error}"
+        return _say(named, 1 if is_made else 2)
+    except AssertionError as error:
+        return _say(f"{env_id} breaks a promise: {error}", 1)
+    except (Exception, SystemExit) as error:
+        return _say(f"{env_id} raised {error!r} at {_place(env_id, error)}", 1)
+    print(f"{env_id} keeps every promise")  # noqa: T201
+    return 0
+
+
+def _say(line: str, code: int) -> int:
+    sys.stderr.write(f"{line}\n")
+    return code
+
+
+def _place(env_id: str, error: BaseException) -> str:
+    """The last line of the game's own files that the error went through, or else of any."""
+    kin = type(envs.make(env_id).unwrapped).__mro__
+    files = {inspect.getfile(each) for each in kin[: kin.index(TextEnv)]}
+    frames = traceback.extract_tb(error.__traceback__)
+    where = ([frame for frame in frames if frame.filename in files] or frames)[-1]
+    return f"{where.filename}:{where.lineno}, in {where.name}()"
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import envs
+from conf import compose
 from envs import testing
 from envs.base import GRID_COORDS, TextSpace
 from envs.frozenlake import FrozenLake
 from envs.solvers import Bounds, Budget
 from envs.tabular import best_success, random_success
 from envs.testing import check_text_env
+from steps.agent.parsing import ORDER
 
 LAKES = [env_id for env_id in envs.list_ids() if env_id.startswith("frozenlake")]
 
@@ -39,6 +41,15 @@ def test_a_game_that_publishes_its_bounds_passes() -> None:
         (["frozenlake", "--seeds", "1"], None, "frozenlake keeps every promise"),
         (["frozenlak"], 2, "did you mean 'frozenlake'"),
         (["broken_game:AlwaysEffective"], 1, "breaks a promise: action_is_effective says"),
+        (["broken_game:FourValues"], 1, "step() returned 4 values, not (observation, reward,"),
+        (["broken_game:NoSuccess"], 1, "step() returned an info without 'success'"),
+        (["broken_game:Joined"], 1, "neither '||' nor a tag of the answer: 'row || alone'"),
+        (["broken_game:Tagged"], 1, "neither '||' nor a tag of the answer: 'go</answer>'"),
+        (["broken_game:TaggedState"], 1, "a state holds no tag of the answer: '<observation>"),
+        (["broken_game:Unseen"], 1, "__init__ takes render_mode: str | None = None"),
+        (["broken_game:OneMap"], 1, "OneMap has too few puzzles: found 0 of 8"),
+        (["broken_game:Exits"], 1, "broken_game:Exits raised SystemExit(3) at "),
+        (["broken_game:TwoKeys"], 1, "has two state_keys, '1' and '2': P_O"),
     ],
 )
 def test_command_line(
@@ -59,9 +70,86 @@ def test_command_line(
     assert said in shown.out + shown.err
 
 
+def test_one_bad_game_doesnt_hide_the_next(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "broken_game", sys.modules[__name__])
+    with pytest.raises(SystemExit) as error:
+        testing.main(["broken_game:FourValues", "frozenlak", "frozenlake", "--seeds", "1"])
+    assert error.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.out == "frozenlake keeps every promise\n"
+    assert len(shown.err.splitlines()) == 2
+
+
+def test_what_answers_cant_hold_is_what_the_flow_refuses() -> None:
+    for names in ORDER.values():
+        assert all(testing.TAGS.fullmatch(f"<{name}>") for name in names)
+    config = compose(profile="smoke")
+    assert config.env.action_separator.strip() == testing.SEPARATOR
+    assert {
+        "test": (config.evaluation.puzzles, config.evaluation.base_seed),
+        "validation": (config.sft.probe_puzzles, config.ppo.base_seed),
+    } == testing.PUZZLES
+
+
 def test_factories_wrapped_or_bare_pass() -> None:
     check_text_env(lambda: envs.make("frozenlake", size=6), seeds=range(3))
     check_text_env(lambda: FrozenLake(map=["P_O", "__G", "O__"]), seeds=range(3))
+
+
+class FourValues(FrozenLake):
+    def step(self, action: str) -> Any:
+        state, reward, terminated, _, info = super().step(action)
+        return state, reward, terminated, info
+
+
+class NoSuccess(FrozenLake):
+    def step(self, action: str) -> Any:
+        return *super().step(action)[:4], {}
+
+
+class Joined(FrozenLake):
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.action_names = ("Left", "row || alone")
+
+
+class Tagged(FrozenLake):
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.action_names = ("Left", "go</answer>")
+
+
+class Unseen(FrozenLake):
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class TaggedState(FrozenLake):
+    def describe(self, state_format: str = GRID_COORDS) -> str:
+        return f"<observation>{super().describe(state_format)}"
+
+
+class OneMap(FrozenLake):
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode, map=["P_O", "__G", "O__"])
+
+
+class TwoKeys(OneMap):
+    num_keys = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        type(self).num_keys = 1 + (seed or 0)
+        return super().reset(seed=seed)
+
+    def state_key(self) -> str:
+        return str(self.num_keys)
+
+
+class Exits(FrozenLake):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        raise SystemExit(3)
 
 
 class ForgetsSeed(FrozenLake):
@@ -222,7 +310,7 @@ BROKEN = [
     (PredictsNoSlips, {"intended_prob": 1 / 3}, "leaves out what happened"),
     (PredictsTooMuch, {}, "sum 1"),
     (KeyFollowsThePlayer, {}, "state_key is of the initial state"),
-    (KeyForgetsTheStart, {"size": 2}, "different initial states share a state_key"),
+    (KeyForgetsTheStart, {"size": 2}, "different initial states share the state_key"),
     (ShowsTheGridOnly, {}, r"reset returns describe\(\)"),
     (AlwaysEffective, {}, "action_is_effective says whether"),
     (WalksIntoTheWall, {"intended_prob": 1.0}, "the oracle loses a game without luck"),
