@@ -61,18 +61,21 @@ def read_settings(given: str) -> dict[str, Any]:
         request = runs.read_request(ARGV[1:] if starts else [])
         if starts:
             from steps import preflight
+            from steps.orchestration.datastore_root import ready_root
             from steps.storage import git_commit
 
             settings = runs.settings_of(request, check=preflight.check, find=earlier_model)
             configs = [runs.config_of(settings, env_id) for env_id in settings["envs"]]
             preflight.check_together(configs, runs.max_workers(ARGV))
+            ready_root(ARGV, SPAFlow.__name__)  # last, so that what is refused leaves no folder
             settings["commit"] = git_commit()
         else:
             settings = runs.settings_of(request)
     except SPAError as error:
         runs.refuse(error)
     if starts:
-        print("\n".join(runs.describe(settings)), flush=True)
+        lines = [*runs.describe(settings), runs.elsewhere(ARGV, request.cluster)]
+        print("\n".join(filter(None, lines)), flush=True)
     return settings
 
 
@@ -373,7 +376,7 @@ def main() -> None:
         try:
             if runs.command_of(ARGV) == "resume":
                 check_origin(ARGV, SPAFlow.__name__)
-            ready_root(ARGV, SPAFlow.__name__)
+                ready_root(ARGV, SPAFlow.__name__)
         except SPAError as error:
             runs.refuse(error)
         sys.argv[:] = runs.shown_line(ARGV)  # Metaflow stores the parameter as it reads it

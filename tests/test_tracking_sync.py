@@ -422,6 +422,8 @@ def test_the_command_tells_of_each_file(config: Config, tmp_path: Path, root: Pa
     done = command("sync", str(path), "--uri", nowhere, cwd=tmp_path, root=root)
     assert done.returncode == 1
     assert "Connection refused" in done.stdout or "Max retries" in done.stdout
+    done = command("sync", str(path), str(path), "--uri", nowhere, cwd=tmp_path, root=root)
+    assert (done.returncode, done.stdout.splitlines()[1]) == (1, f"{path}: waits, as above")
     done = command("sync", cwd=tmp_path, root=root)
     assert done.returncode == 2
     assert "name a spool" in done.stderr

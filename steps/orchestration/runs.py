@@ -10,6 +10,7 @@ Nothing here imports Metaflow: the flow file calls `name_user` before Metaflow r
 from __future__ import annotations
 
 import argparse
+import difflib
 import getpass
 import logging
 import os
@@ -41,6 +42,17 @@ FLAGS = (
     "--help",
 )
 """Metaflow's options before the command that take no value; any other there takes one."""
+OF_RUN = (
+    "--tag",
+    "--max-workers",
+    "--max-num-splits",
+    "--max-log-size",
+    "--with",
+    "--run-id-file",
+    "--runner-attribute-file",
+    "--namespace",
+)
+"""Metaflow's options behind `run`."""
 OF_TWO_VALUES = ("--config", "--config-value")
 """But for these."""
 STARTS_AT = ("ppo_train", "evaluate")
@@ -84,9 +96,10 @@ def read_request(argv: Sequence[str]) -> Request:
     for field in fields(Request):
         parser.add_argument(f"--{field.name.replace('_', '-')}", action="append")
     try:
-        found, _ = parser.parse_known_args([*argv])
+        found, others = parser.parse_known_args([*argv])
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error}; see `run --help`.") from error
+    _check_options(argv, others)
     given = {name: values for name, values in vars(found).items() if values is not None}
     for name, values in given.items():
         if len(values) > 1 and name != "override":
@@ -99,6 +112,39 @@ def read_request(argv: Sequence[str]) -> Request:
         return Request(**texts, seed=int(seed))
     except ValueError as error:
         raise ConfigError(f"--seed takes a whole number, not {seed!r}.") from error
+
+
+def _check_options(argv: Sequence[str], others: Sequence[str]) -> None:
+    """Refuse a misspelt option of ours before Metaflow does, which is after our settings' lines.
+
+    What is like none of ours is left to Metaflow.
+    """
+    ours = [f"--{field.name.replace('_', '-')}" for field in fields(Request)]
+    behind = argv[_command_index(["", *argv]) :]
+    for word in others:
+        name = word.partition("=")[0]
+        if not name.startswith("--") or word not in behind or name in (*OF_RUN, *FLAGS):
+            continue
+        begun = [option for option in ours if option.startswith(name)]
+        close = difflib.get_close_matches(name, ours, n=1, cutoff=0.7)
+        if begun or close:
+            meant = " or ".join(begun or close)
+            raise ConfigError(f"`run` has no option {name}; did you mean {meant}?")
+
+
+def elsewhere(argv: Sequence[str], cluster: str) -> str:
+    """What to know of a run with `--cluster` whose tasks nothing sends there; empty else."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--with", action="append", default=[], dest="decorators")
+    given = [*parser.parse_known_args([*argv])[0].decorators]
+    given += os.environ.get("METAFLOW_DEFAULT_DECOSPECS", "").split()
+    wanted = {"aws_batch": "batch"}.get(cluster, cluster)
+    if cluster == "local" or any(each.partition(":")[0] == wanted for each in given):
+        return ""
+    return (
+        f"  --cluster {cluster} only sizes the tasks, and these run on this machine; add "
+        f"`--with {wanted}` to have them run there."
+    )
 
 
 def max_workers(argv: Sequence[str]) -> int:

@@ -49,12 +49,14 @@ def main() -> None:
 
 
 def _sync(places: list[Path], uri: str) -> int:
-    """Print a line for each file; 1 where something is left."""
-    code = 0
+    """Print a line for each file, one kind of problem in full once; 1 where something is left."""
+    code, told = 0, set[str]()
     for place in places:
         outcomes = list(sync(place.resolve(), uri=uri))
         for path, problem in outcomes:
-            print(f"{path}: {problem or 'sent'}")
+            kind = problem.partition(":")[0]  # the rest may hold the run's own address
+            print(f"{path}: {'waits, as above' if kind in told else problem or 'sent'}")
+            told |= {kind} - {""}
             code |= bool(problem)
         if not outcomes:
             print(f"{place}: nothing waits")

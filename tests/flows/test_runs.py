@@ -18,6 +18,48 @@ def test_options_are_read_in_both_spellings_and_metaflows_are_left_alone() -> No
     assert read_request(line) == Request(env="a,b", seed=3, override="ppo.lr=1e-5 sft.lr=1e-3")
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("--exp", "--experiment"),
+        ("--profil=smoke", "--profile"),
+        ("--overrides", "--override"),
+        ("--start", "--start-from or --start-at"),
+        ("--start_from", "--start-from"),
+    ],
+)
+def test_a_misspelt_option_is_refused_before_anything_is_printed(word: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no option {word.split('=')[0]}; .* {meant}\?"):
+        read_request(["--environment", "local", "run", word, "spa"])
+
+
+def test_metaflows_options_behind_run_are_known() -> None:
+    from metaflow.cli_components.run_cmds import run
+
+    assert {option for each in run.params for option in each.opts} <= {*runs.OF_RUN}
+    words = [word for option in runs.OF_RUN for word in (option, "--x")]
+    assert read_request(["run", *words]) == Request()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words", "default", "is_said"),
+    [
+        ("local", [], "", False),
+        ("aws_batch", [], "", True),
+        ("aws_batch", ["--with", "kubernetes"], "", True),
+        ("aws_batch", ["--with", "retry", "--with=batch:cpu=2"], "", False),
+        ("kubernetes", [], "retry kubernetes", False),
+    ],
+)
+def test_a_cluster_without_what_sends_tasks_there_is_told(
+    cluster: str, words: list[str], default: str, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAFLOW_DEFAULT_DECOSPECS", default)
+    said = runs.elsewhere(["flow.py", "run", "--cluster", cluster, *words], cluster)
+    wanted = {"aws_batch": "batch"}.get(cluster, cluster)
+    assert (f"these run on this machine; add `--with {wanted}`" in said) == is_said
+
+
 def test_metaflows_workers_are_read_in_both_spellings() -> None:
     assert runs.max_workers(["flow.py", "run", "--max-workers", "1"]) == 1
     assert runs.max_workers(["flow.py", "run", "--max-workers=2"]) == 2

@@ -236,3 +236,14 @@ def test_what_the_settings_meet_again_is_no_matter_for_resume(envs: str, runs: R
     assert new.endswith(words)
     step = "sft_train " if "," in envs else ""
     assert further.endswith(f"spa_flow.py resume {step}--origin-run-id {begun(done)}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--env", "nosuch"], ["--exp", "spa"]])
+def test_a_run_that_is_refused_leaves_nothing_and_says_one_line(
+    words: list[str], runs: Runs
+) -> None:
+    done = runs(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(runs.work.iterdir())
