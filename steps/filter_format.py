@@ -105,6 +105,7 @@ def filter_format(
         "validation_rows": len(validation),
         "puzzles": len({row.puzzle_hash for row in rows}),
         "validation_puzzles": len({row.puzzle_hash for row in validation}),
+        "distinct": len({_text_digest(row) for row in rows}),
         "seconds": time.monotonic() - started,
     }
 
@@ -191,6 +192,11 @@ class Sieve:
             "kept": self.num_kept,
             "dropped": dict(sorted(self.dropped.items(), key=lambda item: -item[1])),
             "examples": self.examples,
+            "settings": {
+                "enabled": self.config.filter.enabled,
+                "deduplicate": self.config.filter.deduplicate,
+                "max_ineffective": self.config.filter.max_ineffective,
+            },
         }
 
     def _reason(self, trajectory: Trajectory, turn: Turn, row: SFTExample) -> str:
@@ -215,8 +221,7 @@ class Sieve:
         return ""
 
     def _is_repeated(self, row: SFTExample) -> bool:
-        text = "\0".join([*(f"{m.role}\0{m.content}" for m in row.prompt), row.response])
-        key = hashlib.sha256(text.encode()).digest()
+        key = _text_digest(row)
         is_repeated = key in self._seen
         self._seen.add(key)
         return is_repeated
@@ -227,6 +232,12 @@ class Sieve:
         texts = self.examples.setdefault(name, [])
         if len(texts) < self.config.filter.num_examples:
             texts.append(_shortened(text))
+
+
+def _text_digest(row: SFTExample) -> bytes:
+    """The same for rows of the same prompt and response."""
+    text = "\0".join([*(f"{m.role}\0{m.content}" for m in row.prompt), row.response])
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _place(row: SFTExample) -> tuple[str, int]:

@@ -204,9 +204,12 @@ def test_repeats_go_only_where_asked_and_the_prompt_counts(tmp_path: Path) -> No
     config = Config()
     other = turn(index=2, prompt=(Message(role="user", content="other"),))
     rows = episode(turn(), turn(index=1), other)
-    assert sift(config, tmp_path, rows)["kept"] == 3
+    result = sift(config, tmp_path, rows)
+    assert (result["kept"], result["distinct"]) == (3, 2)
     config.filter.deduplicate = True
-    assert sift(config, tmp_path, rows)["dropped"] == {"duplicate": 1}
+    result = sift(config, tmp_path, rows)
+    assert (result["dropped"], result["distinct"]) == ({"duplicate": 1}, 2)
+    assert result["settings"] == {"enabled": True, "deduplicate": True, "max_ineffective": 1.0}
 
 
 def idle_and_others(num_idle: int, num_others: int, *, puzzle: str = "aa") -> Trajectory:

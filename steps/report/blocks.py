@@ -125,17 +125,14 @@ def filter_blocks(result: Result) -> list[Block]:
     facts = {
         "turns played": result.get("rows"),
         "turns kept": kept,
+        "of these different in prompt or answer": result.get("distinct"),
         "kept for training": result.get("train_rows"),
         "kept for validation": result.get("validation_rows"),
         "puzzles": result.get("puzzles"),
         "puzzles for validation only": result.get("validation_puzzles"),
     }
     blocks: list[Block] = [
-        _heading(
-            "Filter",
-            "Only turns with a well-formed answer are learned from, each one once; of those that "
-            "changed nothing as many as filter.max_ineffective allows.",
-        ),
+        _heading("Filter", _filter_words(result.get("settings") or {})),
         facts_table(facts),
         Image(
             png=figures.drop_reasons(kept, dropped, title="Turns kept and dropped"),
@@ -147,6 +144,20 @@ def filter_blocks(result: Result) -> list[Block]:
             blocks.append(Markdown(text=f"### Dropped: {words(reason)}"))
             blocks.extend(Markdown(text=fenced(text)) for text in texts)
     return blocks
+
+
+def _filter_words(chosen: Result) -> str:
+    """What is kept, by the filter's own settings, as far as an artifact holds them."""
+    if not chosen.get("enabled", True):
+        return "Every turn with an answer is learned from, well-formed or not: the filter is off."
+    sentence = "Only turns with a well-formed answer are learned from"
+    if "deduplicate" in chosen:
+        repeated = "each one once" if chosen["deduplicate"] else "as often as they were played"
+        sentence += f", {repeated}"
+    share = chosen.get("max_ineffective", 1)
+    if share < 1:
+        sentence += f"; at most {share:.0%} of them changed nothing (filter.max_ineffective)"
+    return f"{sentence}."
 
 
 def sft_blocks(result: Result) -> list[Block]:

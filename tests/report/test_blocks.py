@@ -246,6 +246,24 @@ def test_filter_card_shows_reasons_and_the_dropped_texts_unharmed():
     assert "````\n<think>a ``` b\n````" in text
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"deduplicate": True}, "well-formed answer are learned from, each one once."),
+        ({"deduplicate": False}, "are learned from, as often as they were played."),
+        ({"deduplicate": True, "max_ineffective": 0.5}, "once; at most 50% of them changed"),
+        ({"enabled": False, "deduplicate": True}, "well-formed or not: the filter is off."),
+        (None, "Only turns with a well-formed answer are learned from."),
+    ],
+)
+def test_filter_card_says_what_this_filter_keeps(settings, said):
+    result = {"kept": 877, "distinct": 328}
+    found = blocks.filter_blocks(result if settings is None else result | {"settings": settings})
+    assert said in everything(found)
+    assert ("once" in everything(found)) is ("once" in said)
+    assert rows_of(found)["of these different in prompt or answer"] == ("328",)
+
+
 def pictures(monkeypatch):
     """Title, lines and bounds of each curve that is drawn from now on."""
     drawn = []
