@@ -138,7 +138,8 @@ class TextEnv(gymnasium.Env[str, str], ABC):
     oracle_is_optimal: bool = True
     """Whether nobody beats `oracle`; a heuristic says False, and is then no ceiling."""
     few_puzzles: bool = False
-    """A world of a handful of puzzles, where each seed counts as one: see `puzzle_hash`."""
+    """A world of a handful of puzzles, where each seed counts as one: see `puzzle_hash`. Tests are
+    then on new seeds, whose starts may be those of training, and reports say so."""
     tiles: Mapping[str, str] | None = None
     """Symbol of `board_rows` -> name of `envs.tiles`, for pictures; None where there's no board,
     or there are no tiles for it."""

@@ -73,7 +73,8 @@ def draw_seeds(
             f"{type(game).__name__} has too few puzzles: found {len(seeds)} of {count} for the "
             f"split {split!r} from seed {base_seed} on, then none in {_PATIENCE} seeds. "
             "Ask for fewer puzzles, make the world larger (a fixed map is one puzzle only), or set "
-            "few_puzzles = True in its class, where each seed is to be a puzzle of its own."
+            "few_puzzles = True in its class, where each seed is to be a puzzle of its own (test "
+            "starts may then be those of training)."
         )
     return seeds
 

@@ -252,7 +252,7 @@ class SPAFlow(FlowSpec):
     @retry(times=runs.RETRIES, minutes_between_retries=0)
     @step
     def evaluate(self) -> None:
-        """Measure both models on puzzles that no stage has seen."""
+        """Measure both models on puzzles that no other stage draws."""
         from steps.evaluate import evaluate
         from steps.report.blocks import evaluate_blocks
 

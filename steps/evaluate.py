@@ -212,6 +212,7 @@ def _describe(
     stops: dict[str, int] = {}
     for each in trajectories:
         stops[str(each.stop_reason)] = stops.get(str(each.stop_reason), 0) + 1
+    scores["few_puzzles"] = from_config.has_few_puzzles(config)
     return {
         "scores": scores | success.attainable(scores),
         "stop_reasons": dict(sorted(stops.items(), key=lambda item: -item[1])),

@@ -12,7 +12,7 @@ from envs.errors import EnvironmentConfigError
 from steps import storage
 from steps.errors import StageError
 from steps.policies.model_directory import check_model
-from steps.settings import check_settings, cores, env_factory, floor_and_ceiling
+from steps.settings import check_settings, cores, env_factory, floor_and_ceiling, has_few_puzzles
 from steps.tracking import Tracker
 from steps.training.backends import choose_backend, num_ranks, signature
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
@@ -65,6 +65,7 @@ def ppo_train(
         "backend": backend,
         "fingerprint": fingerprint,
         "budget_factor": config.ppo.budget_factor,
+        "few_puzzles": has_few_puzzles(config),
     }
     return {**facts, **probe_bounds(config), **result}
 

@@ -24,6 +24,7 @@ import envs
 from conf import checks
 from conf.schema import Config
 from envs import bounds_cache, solvers
+from envs.base import TextEnv
 from envs.errors import EnvironmentConfigError
 from envs.errors import EnvironmentIdError as UnknownEnvironment
 from steps.agent.prompts import History, PredictionSteps, PromptSettings, PromptStyle
@@ -132,6 +133,14 @@ def rollout_settings(
 def env_factory(config: Config) -> Callable[[], gymnasium.Env[str, str]]:
     """Makes a new environment at each call; it can be pickled, so worker processes take it, too."""
     return partial(_make_env, config.env.id, dict(config.env.kwargs))
+
+
+def has_few_puzzles(config: Config) -> bool:
+    """Whether stages share the starts of this world, so that a test's are no new ones."""
+    env = env_factory(config)()
+    game = env.unwrapped
+    env.close()
+    return isinstance(game, TextEnv) and game.few_puzzles
 
 
 def training_seed(config: Config, base_seed: int) -> int:

@@ -17,7 +17,7 @@ from steps import storage
 from steps.agent.records import SFTExample
 from steps.errors import ConfigError, DataError, StageError
 from steps.policies.model_directory import check_model
-from steps.settings import check_settings, cores, env_factory
+from steps.settings import check_settings, cores, env_factory, has_few_puzzles
 from steps.tracking import Tracker
 from steps.training.backends import choose_backend, num_ranks, signature
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
@@ -78,7 +78,13 @@ def sft_train(
     result = train_by(config, train, validation, source, fingerprint, **outputs)
     shutil.rmtree(out_dir / "work", ignore_errors=True)
     _gate(config, result["probe"])
-    return {"backend": backend, "fingerprint": fingerprint, "rows": len(train), **result}
+    facts = {
+        "backend": backend,
+        "fingerprint": fingerprint,
+        "rows": len(train),
+        "few_puzzles": has_few_puzzles(config),
+    }
+    return {**facts, **result}
 
 
 def _rows_digest(*sets: list[SFTExample]) -> str:

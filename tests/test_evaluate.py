@@ -216,6 +216,12 @@ def test_scores_reach_the_tracker_under_the_models_name(tmp_path):
     assert logged["final/ceiling"] == report["summary"]["ceiling"]
 
 
+@pytest.mark.parametrize(("env", "few"), [("bandit", True), ("frozenlake", False)])
+def test_the_summary_says_whether_starts_are_shared_with_training(tmp_path, env, few):
+    config = make_config(env, puzzles=2, samples=1, pass_k=[1])
+    assert run(config, tmp_path, final="random")["summary"]["few_puzzles"] is few
+
+
 def test_too_many_puzzles_are_refused_by_name(tmp_path):
     config = make_config(puzzles=3, samples=1, pass_k=[1])
     config.env.kwargs = {"map": ["SF", "FG"]}

@@ -68,7 +68,7 @@ def test_a_run_leaves_a_better_model_and_no_work_directory(model_dir: str, tmp_p
     config.ppo.save_every, config.ppo.probe_every = 8, 10
     result = run(config, model_dir, tmp_path, tracker=tracker)
     assert result["model"] == str(tmp_path / "out" / "model")
-    assert (result["steps"], result["backend"]) == (20, "local")
+    assert (result["steps"], result["backend"], result["few_puzzles"]) == (20, "local", False)
     assert 0.4 < result["floor"] < 0.6 and result["ceiling"] is None  # two doors, no solver
     assert [point["step"] for point in result["curve"]] == list(range(21))
     assert [point["step"] for point in result["curve"] if "probe/success" in point] == [0, 10, 20]

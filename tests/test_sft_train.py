@@ -97,6 +97,7 @@ def test_the_result_names_a_model_and_leaves_no_work_directory(tmp_path: Path) -
     assert (result["steps"], result["rows"], result["backend"]) == (40, 32, "local")
     assert result["probe"]["probe/format_rate"] >= 0.9
     assert result["parameters"] == sum(p.numel() for p in load_model(result["model"]).parameters())
+    assert result["few_puzzles"] is False
     assert not (tmp_path / "out" / "work").exists()
 
 

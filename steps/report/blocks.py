@@ -26,6 +26,7 @@ from steps.report.tables import (
     headline,
     model_name,
     models_of,
+    puzzles_of,
     score_rows,
     success_row,
     summary_table,
@@ -165,17 +166,18 @@ def sft_blocks(result: Result) -> list[Block]:
     curve = result.get("curve") or []
     losses = {"sft/loss": "training", "sft/validation_loss": "validation"}
     by_part = lines_below(curve, "sft/validation_loss_")
+    held_out = puzzles_of(result, "puzzles that aren't trained on")
     return [
         _heading("Supervised finetuning (SFT)", "The model learns to answer as in self-play."),
         _training_facts(result),
         *picture(
             lines(curve, losses),
             "Loss, nats a token",
-            "Validation is on turns of puzzles that aren't trained on.",
+            f"Validation is on turns of {held_out}.",
         ),
         *_by_part(by_part),
-        *probed_world_model(result.get("probe")),
-        *probe_breakdowns(result.get("probe") or {}),
+        *probed_world_model(result),
+        *probe_breakdowns(result.get("probe") or {}, result),
         *teacher_forced({"after SFT": without_prefix(result.get("probe") or {}, "probe/")}),
         *(block for each in result.get("rounds") or () for block in _round_blocks(each)),
     ]
@@ -224,7 +226,7 @@ def ppo_blocks(result: Result) -> list[Block]:
             TEACHER_FORCED_WORDS,
             is_rate=True,
         ),
-        *probe_breakdowns(last_probe(curve)),
+        *probe_breakdowns(last_probe(curve), result),
         *picture(
             lines(curve, ANCHOR),
             "KL divergence, nats a token",

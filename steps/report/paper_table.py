@@ -36,7 +36,7 @@ from steps.report.exports import Played
 from steps.report.paper_pictures import curves, picture
 from steps.report.paper_rows import Estimate, Row, estimate_text, rows_of, value_of
 from steps.report.published import pair_text, text_of
-from steps.report.tables import NONE, duration, number
+from steps.report.tables import NONE, SHARED_STARTS, duration, number
 
 WORLD_MODEL = (
     "format_rate",
@@ -49,14 +49,14 @@ WORLD_MODEL = (
 MANY = 100
 """From here on the fraction of a mean count says nothing."""
 CAPTION = (
-    "Pass@k over test puzzles that no stage has seen, mean over seeds; without training: *random* "
-    "and *optimal* play of the same puzzles, turns and action budget; *share* is how much of the "
-    "way between the two Pass@1 has come. In brackets, by the number of seeds: one, the bootstrap "
-    "interval over puzzles; two (marked r), the range of the two; three or more (marked t), "
-    "Student's 95% interval over the seeds, cut to 0..1. The puzzles are the same for every seed: "
-    "r and t don't hold the luck of the puzzles. Before → after: the model that PPO started from, "
-    "and the final one; *state right* and *next possible* are shares of all turns. The paper's: "
-    "Pass@1 / Pass@8, without intervals. Differs: our setting (the paper's)."
+    "Pass@k over test puzzles that no stage has seen{but}, mean over seeds; without training: "
+    "*random* and *optimal* play of the same puzzles, turns and action budget; *share* is how much "
+    "of the way between the two Pass@1 has come. In brackets, by the number of seeds: one, the "
+    "bootstrap interval over puzzles; two (marked r), the range of the two; three or more (marked "
+    "t), Student's 95% interval over the seeds, cut to 0..1. The puzzles are the same for every "
+    "seed: r and t don't hold the luck of the puzzles. Before → after: the model that PPO started "
+    "from, and the final one; *state right* and *next possible* are shares of all turns. The "
+    "paper's: Pass@1 / Pass@8, without intervals. Differs: our setting (the paper's)."
 )
 
 
@@ -110,7 +110,7 @@ def markdown(rows: Sequence[Row], lines: Sequence[str], unit: str = "") -> str:
     """
     parts = []
     if rows:
-        parts += [_table(*_cells(rows)), CAPTION]
+        parts += [_table(*_cells(rows)), _caption(rows)]
     else:
         parts.append("No run was evaluated.")
     if lines:
@@ -118,6 +118,12 @@ def markdown(rows: Sequence[Row], lines: Sequence[str], unit: str = "") -> str:
     if unit:
         parts += _equal_parts(rows, unit)
     return "\n\n".join(parts) + "\n"
+
+
+def _caption(rows: Sequence[Row]) -> str:
+    runs = (run for row in rows for run in row.runs)
+    shared = dict.fromkeys(run.env_id for run in runs if run.summary.get("few_puzzles"))
+    return CAPTION.format(but=f" (but {', '.join(shared)}: {SHARED_STARTS})" if shared else "")
 
 
 def as_csv(rows: Sequence[Row]) -> str:

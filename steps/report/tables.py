@@ -50,19 +50,21 @@ LEGEND = (
     "play. Rows on answers, observations and predictions: shares "
     "of all turns; no prediction can expect more than the likeliest state's chance."
 )
+SHARED_STARTS = "new seeds; starts may be those of training"
 SUCCESS_COLUMNS = ("Pass@1", "Pass@k", "random play", "optimal play", "episodes", "puzzles")
 WORLD_MODEL_COLUMNS = ("well-formed", "observed", "came true", "possible", "chance", "best chance")
 
 
 def summary_table(summary: Mapping[str, Result]) -> Group:
     """What the end of a run shows in the terminal: a table an environment, 80 columns wide."""
-    tables = (_terminal_table(env_id, models_of(each)) for env_id, each in summary.items())
+    tables = (_terminal_table(env_id, each) for env_id, each in summary.items())
     return Group(*tables, Text(LEGEND, style="dim"))
 
 
-def _terminal_table(env_id: str, by_model: Mapping[str, Result]) -> TerminalTable:
+def _terminal_table(env_id: str, summary: Result) -> TerminalTable:
+    by_model = models_of(summary)
     table = TerminalTable(title=env_id, title_justify="left", title_style="bold", min_width=60)
-    table.add_column("measured on unseen puzzles")
+    table.add_column(f"measured on {puzzles_of(summary, 'unseen puzzles')}")
     for name in by_model:
         table.add_column(model_name(name), justify="right", style="bold" if name == "final" else "")
     for names in (BOUNDS, WORLD_MODEL):
@@ -70,6 +72,11 @@ def _terminal_table(env_id: str, by_model: Mapping[str, Result]) -> TerminalTabl
             table.add_row(*row)
         table.add_section()
     return table
+
+
+def puzzles_of(result: Result, unseen: str) -> str:
+    """`unseen` puzzles; in a world of a handful of initial states what they are instead."""
+    return SHARED_STARTS if result.get("few_puzzles") else unseen
 
 
 def score_rows(
@@ -111,7 +118,8 @@ def headline(scores: Result) -> str:
             f"; random play reaches {score_text(scores, 'floor')}, "
             f"optimal play {number(scores['ceiling'])}"
         )
-    return sentence + "."
+    measured = f" Measured on {SHARED_STARTS}." if scores.get("few_puzzles") else ""
+    return f"{sentence}.{measured}"
 
 
 def success_row(scores: Result) -> tuple[str, ...]:

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from steps.report.records import Block, Markdown, Table
-from steps.report.tables import TEACHER_FORCED, WORLD_MODEL, Result, facts_table, number, score_rows
+from steps.report.tables import (
+    TEACHER_FORCED,
+    WORLD_MODEL,
+    Result,
+    facts_table,
+    number,
+    puzzles_of,
+    score_rows,
+)
 
 BY_CLASS = (
     "observation_exact",
@@ -18,8 +26,9 @@ BY_CLASS = (
 """Scores that are told by class of turns."""
 CLASSES = {"by_action": "action", "by_num_actions": "actions ahead", "by_effect": "effect"}
 """Breakdowns of the world model's scores: key in a report -> what its classes are of."""
+UNSEEN = "puzzles it hasn't seen"
 TEACHER_FORCED_WORDS = (
-    "The true answers to random play on puzzles that aren't trained on, read by the model token by "
+    "The true answers to random play on held-out puzzles, read by the model token by "
     "token. A prediction stands before its action, so that its tokens hold the choice of the "
     "action, too; the answer is read after the true prediction."
 )
@@ -30,13 +39,14 @@ WORLD_MODEL_WORDS = (
 )
 
 
-def probed_world_model(scores: Result | None) -> list[Block]:
-    """What a probe measured of it, where it measured any."""
-    known = {name: (scores or {}).get(f"probe/{key}") for key, name in WORLD_MODEL.items()}
+def probed_world_model(result: Result) -> list[Block]:
+    """What a stage's probe measured of it, where it measured any."""
+    scores = result.get("probe") or {}
+    known = {name: scores.get(f"probe/{key}") for key, name in WORLD_MODEL.items()}
     if all(value is None for value in known.values()):
         return []
     return [
-        Markdown(text=f"### World model on puzzles it hasn't seen\n\n{WORLD_MODEL_WORDS}"),
+        Markdown(text=f"### {_title(result)}\n\n{WORLD_MODEL_WORDS}"),
         facts_table(known),
     ]
 
@@ -62,16 +72,20 @@ def breakdown(classes: Mapping[str, Result] | None, name: str, *, title: str) ->
     return [Markdown(text=f"### {title}, by {name}"), Table(headers=headers, rows=tuple(rows))]
 
 
-def probe_breakdowns(probe: Result) -> list[Block]:
-    """The same of a probe, whose keys are `probe/by_action/Up/prediction_exact`."""
+def probe_breakdowns(probe: Result, result: Result) -> list[Block]:
+    """The same of a probe, whose keys are `probe/by_action/Up/prediction_exact`, of that stage."""
     blocks: list[Block] = []
     for key, name in CLASSES.items():
         classes: dict[str, dict[str, Any]] = {}
         for path, value in without_prefix(probe, f"probe/{key}/").items():
             each, _, score = path.rpartition("/")
             classes.setdefault(each, {})[score] = value
-        blocks += breakdown(classes, name, title="World model on puzzles it hasn't seen")
+        blocks += breakdown(classes, name, title=_title(result))
     return blocks
+
+
+def _title(result: Result) -> str:
+    return f"World model on {puzzles_of(result, UNSEEN)}"
 
 
 def teacher_forced(by_model: Mapping[str, Result]) -> list[Block]:

@@ -63,12 +63,12 @@ RUN_NOTE = (
 NOTES = {
     "selfplay_generate": "Self-play: episodes that finetuning imitates.",
     "filter_format": "Filter: turns that are kept for finetuning, by count.",
-    "sft_train": "Supervised finetuning. `sft/` losses in nats a token; `probe/` shares on puzzles "
-    "that the model hasn't seen.",
+    "sft_train": "Supervised finetuning. `sft/` losses in nats a token; `probe/` shares on "
+    "validation puzzles.",
     "ppo_train": "Reinforcement learning. `rollout/` the training episodes of each step, "
     "`rollout/success` first of all; `actor/` and `critic/` the update; `probe/` validation "
     "puzzles; `timing_s/` seconds.",
-    "evaluate": "Evaluation on puzzles that no stage has seen: `after_sft/` and `final/` the two "
+    "evaluate": "Evaluation on test puzzles: `after_sft/` and `final/` the two "
     "models, each with `floor` (random play) and `ceiling` (optimal play).",
 }
 """What a stage's numbers are, for a reader of MLflow."""

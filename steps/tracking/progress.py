@@ -17,7 +17,7 @@ SHOWN = {
     "sft_train": {
         "sft/loss": "loss",
         "sft/validation_loss": "validation loss",
-        "probe/format_rate": "on new puzzles: well-formed",
+        "probe/format_rate": "on validation puzzles: well-formed",
         "probe/observation_exact": "observation right",
         "probe/prediction_possible": "prediction possible",
     },

@@ -155,6 +155,29 @@ def test_terminal_table_fits_eighty_columns_and_names_its_bounds():
         assert word in text
 
 
+def test_a_world_of_few_starts_is_nowhere_called_unseen():
+    """Its splits differ in seeds alone (`TextEnv.few_puzzles`)."""
+    probe = {"probe/observation_exact": 0.5}
+    probe |= {f"probe/by_action/{arm}/prediction_exact": 0.5 for arm in "ab"}
+    curve = [{"step": 1, "sft/loss": 1.0, "rollout/success": 0.5, "probe/success": 0.5, **probe}]
+    found = {}
+    for few in (True, False):
+        result = {"probe": probe, "curve": curve, "few_puzzles": few}
+        console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+        console.print(tables.summary_table({"bandit": SUMMARY | {"few_puzzles": few}}))
+        found[few] = [
+            everything(blocks.sft_blocks(result)),
+            everything(blocks.ppo_blocks(result)),
+            everything(blocks.evaluate_blocks({"summary": SUMMARY | {"few_puzzles": few}})),
+            " ".join(console.export_text().split()),
+        ]
+    for text in found[True]:
+        assert "starts may" in text
+        assert "unseen" not in text and "hasn't seen" not in text and "aren't trained" not in text
+    assert not any("starts may" in text for text in found[False])
+    assert "measured on unseen puzzles" in found[False][3]
+
+
 def test_evaluation_card_has_every_model_between_the_bounds_and_readable_episodes():
     report = {
         "summary": SUMMARY,

@@ -647,3 +647,11 @@ def test_a_missing_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         paper_table.main([str(tmp_path / "none.json")])
     assert stopped.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_caption_calls_no_shared_start_unseen(tmp_path: Path) -> None:
+    lake, bandit = exported(), exported(env="bandit")
+    assert "(but " not in paper_table.markdown(rows(tmp_path, lake, bandit), [])
+    bandit["environments"]["bandit"]["evaluate"]["summary"]["few_puzzles"] = True
+    text = paper_table.markdown(rows(tmp_path, lake, bandit), [])
+    assert "has seen (but bandit: new seeds; starts may be those of training), mean" in text
