@@ -281,7 +281,7 @@ class SPAFlow(FlowSpec):
         branches = {env_id: branch for env_id, branch in each.items() if env_id not in failures}
         self.summary = {env_id: branch.scores for env_id, branch in branches.items()}
         self.models = {env_id: branch.final_model for env_id, branch in branches.items()}
-        show(join_blocks, self.summary)
+        show(join_blocks, self.summary, of=runs.name_of(self.settings, [*each], current.run_id))
         if failures:
             sys.exit(runs.failure_table(failures, finished=list(branches)))
         self.next(self.end)
@@ -346,10 +346,11 @@ def run_stage(
             stage.tracker.close()
             flow.mlflow_run = stage.tracker.run_id
     failure: dict[str, Any] | None = flow.failure
+    name = runs.name_of(flow.settings, [flow.env_id], current.run_id)
     if failure:
-        say(f"**Failed** in {failure['step']}: {failure['error']}")
+        say(f"`{name}`\n\n**Failed** in {failure['step']}: {failure['error']}")
     else:
-        show(unless_taken(blocks), getattr(flow, artifact), flow.cache_hit)
+        show(unless_taken(blocks), getattr(flow, artifact), flow.cache_hit, of=name)
 
 
 def result_of(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -> Result:

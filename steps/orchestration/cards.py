@@ -12,17 +12,24 @@ from metaflow.cards import Image, Markdown, Table
 _log = logging.getLogger(__name__)
 
 
-def show(blocks: Callable[[Any], Iterable[Any]], result: Any, cache_hit: str | None = None) -> None:
+def show(
+    blocks: Callable[[Any], Iterable[Any]],
+    result: Any,
+    cache_hit: str | None = None,
+    *,
+    of: str = "",
+) -> None:
     """Put a result on the task's card. A card that can't be drawn never fails a stage.
 
-    `cache_hit` names the task whose result it is, where this one computed nothing.
+    `cache_hit` names the task whose result it is, where this one computed nothing. `of`, a line
+    that says what the card is of, goes under the heading that the first block begins with.
     """
     try:
         if cache_hit is not None:
             said = f"**Reused.** Computed by `{cache_hit}` from the same settings, code and inputs."
             current.card.append(Markdown(said))
-        for block in blocks(result):
-            current.card.append(_component(block))
+        for number, block in enumerate(blocks(result)):
+            current.card.append(_component(block) if number else _opening(block, of))
     except Exception:
         _log.warning("the card of this step is incomplete", exc_info=True)
 
@@ -30,6 +37,13 @@ def show(blocks: Callable[[Any], Iterable[Any]], result: Any, cache_hit: str | N
 def say(text: str) -> None:
     """Put a sentence on the task's card."""
     current.card.append(Markdown(text))
+
+
+def _opening(block: Any, of: str) -> Any:
+    if not of or not hasattr(block, "text"):
+        return _component(block)
+    heading, *rest = block.text.split("\n\n", 1)
+    return Markdown("\n\n".join([heading, f"`{of}`", *rest]))
 
 
 def _component(block: Any) -> Any:

@@ -209,6 +209,13 @@ def describe(settings: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def name_of(settings: Mapping[str, Any], env_ids: Sequence[str], run_id: str) -> str:
+    """What a card is of, in a line."""
+    config = config_of(settings, env_ids[0])
+    parts = (", ".join(env_ids), config.experiment, config.model.name, config.profile)
+    return " · ".join([*parts, f"seed {config.seed}", f"run {run_id}"])
+
+
 def resume_line(argv: Sequence[str], run_id: str, step: str = "") -> str:
     """The command that takes up `run_id`, as it must be typed where `argv` was typed.
 

@@ -121,7 +121,7 @@ def evaluate(config, *, model_dirs, out_dir, tracker):
 
 
 WITHOUT_CARDS = {
-    "orchestration/cards.py": "def show(*_):\n    pass\n\n\ndef say(_):\n    pass\n",
+    "orchestration/cards.py": "def show(*_, **__):\n    pass\n\n\ndef say(_):\n    pass\n",
     "report/blocks.py": "def __getattr__(name):\n    return None\n",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import subprocess
@@ -20,7 +21,7 @@ from steps.report.records import Image, Markdown, Table
 
 
 def blocks(result):
-    yield Markdown(text=f"{result} was measured")
+    yield Markdown(text=f"## Rates\\n\\n{result} was measured")
     yield Table(headers=("play", "rate"), rows=(("random play", "0.25"),))
     yield Image(png=bytes.fromhex("89504e470d0a1a0a"), label="two lakes")
     raise ValueError("what comes next is missing")
@@ -31,7 +32,7 @@ class Cards(FlowSpec):
     @step
     def start(self):
         say("failed in sft_train")
-        show(blocks, "the rate", "SPAFlow/7/evaluate/6")
+        show(blocks, "the rate", "SPAFlow/7/evaluate/6", of="a lake · seed 0 · run 7")
         self.next(self.end)
 
     @step
@@ -62,5 +63,6 @@ def test_a_card_holds_what_was_said_and_shown_up_to_what_could_not_be(tmp_path: 
     page = (tmp_path / "card.html").read_text()
     held = [base64.b64decode(each).decode() for each in re.findall(r'\] = "([\w+/=]+)"', page)]
     for text in ("failed in sft_train", "Computed by `SPAFlow/7/evaluate/6`",
-                 "the rate was measured", "random play", "0.25", "two lakes"):  # fmt: skip
-        assert any(text in each for each in held), text
+                 "## Rates\n\n`a lake · seed 0 · run 7`\n\nthe rate was measured",
+                 "random play", "0.25", "two lakes"):  # fmt: skip
+        assert any(json.dumps(text)[1:-1] in each for each in held), text

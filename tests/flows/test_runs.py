@@ -89,6 +89,12 @@ def test_an_option_without_a_usable_value_is_refused(line: list[str]) -> None:
         read_request(line)
 
 
+def test_a_card_is_named_by_all_that_tells_it_from_another() -> None:
+    settings = settings_of(Request(env="frozenlake,bandit", profile="smoke", seed=4))
+    said = runs.name_of(settings, ["frozenlake", "bandit"], "17")
+    assert said == "frozenlake, bandit · spa · tiny · smoke · seed 4 · run 17"
+
+
 def test_settings_hold_one_whole_config_for_each_environment() -> None:
     settings = settings_of(
         Request(env="frozenlake, frozenlake_upstream", profile="smoke", seed=4,
