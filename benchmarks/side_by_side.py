@@ -9,8 +9,9 @@ Each line of the file is a name and the options of `flows/spa_flow.py run`; `#` 
 
 Writes `NAME.log` as the run prints it and, when it ends, `NAME.json` (made by
 `steps.orchestration.export`): whole, or as far as it came. An arm whose file says that it is
-finished isn't run again. A line is printed as each one starts and ends. Interrupting this ends the
-runs that it started.
+finished isn't run again. A line is printed as each one starts and ends, and of one that failed why
+and where its log is. All arms' settings are read before any starts. Interrupting this ends the runs
+that it started.
 """
 
 from __future__ import annotations
@@ -29,12 +30,24 @@ from pathlib import Path
 from typing import Any
 
 from conf import shown
+from steps import preflight
+from steps.errors import SPAError
+from steps.orchestration import runs
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOW = ROOT / "flows" / "spa_flow.py"
 RUN_ID = re.compile(r"run-id (\S+)\)")
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10
+_PREFIX = re.compile(r"^\S+ \S+ \[[^]]+\] |^\d{4}-\d\d-\d\d \S+ ")
+"""What Metaflow writes before a task's lines, and before its own."""
+_NO_REASON = re.compile(
+    r"Task (is starting|failed|finished successfully)\.|This failed task will not be retried\.|"
+    r"Internal error:|The terminal step end was not successful by the end of flow\.|"
+    r"Workflow failed\.|Terminating \d+ active tasks.*|Flushing logs.*|Step failure:|"
+    r"Step \S+ \(task-id \d+\) failed\.|"
+)
+"""Lines of Metaflow's after a failure that don't say which."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +69,17 @@ class Running:
 
 
 def read_arms(file: Path) -> list[Arm]:
-    """The arms of a file; raises `ValueError` for a line without options or a name used twice."""
+    """The arms of a file; raises `ValueError` for a line without options or a name used twice, and
+    for a file that can't be read."""
     arms: list[Arm] = []
-    for number, line in enumerate(file.read_text().splitlines(), start=1):
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise ValueError(
+            f"the arms file {file} can't be read ({error.strerror}): give a file with a name and "
+            "the options of a run on each line."
+        ) from error
+    for number, line in enumerate(text.splitlines(), start=1):
         words = shlex.split(line, comments=True)
         if not words:
             continue
@@ -77,6 +98,17 @@ def is_finished(out: Path, arm: Arm) -> bool:
     except (OSError, ValueError):
         return False
     return bool(known["finished"]) and known.get("options") == shown(arm.options)
+
+
+def refusals(arms: list[Arm]) -> list[str]:
+    """Why runs would end before they begin, a line an arm."""
+    found = []
+    for arm in arms:
+        try:
+            runs.settings_of(runs.read_request(arm.options), check=preflight.check)
+        except SPAError as error:
+            found.append(f"{arm.name}: {error}")
+    return found
 
 
 def start(arm: Arm, out: Path) -> Running:
@@ -136,6 +168,13 @@ def line_of(exported: dict[str, Any] | None) -> str:
     return ", ".join(parts) or "nothing to show"
 
 
+def reason_of(log: Path) -> str:
+    """The last line of a log that tells why the run ended."""
+    text = log.read_text(errors="replace").partition("\nThe run ended early.")[0]
+    lines = (_PREFIX.sub("", line).strip() for line in text.splitlines())
+    return next((line for line in reversed([*lines]) if not _NO_REASON.fullmatch(line)), "")
+
+
 def run_all(arms: list[Arm], out: Path, parallel: int) -> int:
     """Run the arms and return how many failed."""
     waiting = [arm for arm in arms if not is_finished(out, arm)]
@@ -160,6 +199,8 @@ def run_all(arms: list[Arm], out: Path, parallel: int) -> int:
                     f"{line_of(end(each, out))}",
                     flush=True,
                 )
+                if code:
+                    print(f"{'':11}{reason_of(each.log)}\n{'':11}log: {each.log}", flush=True)
     finally:
         stop(running)
         for each in running:
@@ -176,8 +217,11 @@ def main() -> None:
     options = parser.parse_args()
     try:
         arms = read_arms(options.arms)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         parser.exit(2, f"{error}\n")
+    refused = refusals([arm for arm in arms if not is_finished(options.out, arm)])
+    if refused:
+        parser.exit(2, "\n".join([*refused, "No arm was started.\n"]))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options.out.mkdir(parents=True, exist_ok=True)
     sys.exit(min(run_all(arms, options.out, options.parallel), 100))

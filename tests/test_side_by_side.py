@@ -24,13 +24,19 @@ name = options["--env"]
 with open("calls", "a") as file:
     file.write(name + "\\n")
 if name == "never_begins":
-    sys.exit(2)
+    sys.exit("Error: no such option: --envs")
 print(f"Workflow starting (run-id {name}), see it in the UI", flush=True)
 if name == "waits":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
     pathlib.Path("child").write_text(str(child.pid))
     pathlib.Path("waiting").touch()
     time.sleep(120)
+if name == "fails":
+    task = "2026-11-29 15:42:35.233 [1/sft_train/4 (pid 7)] "
+    print(task + "StageError: too few answers are well-formed", task + "Task failed.", sep="\\n")
+    print("2026-11-29 15:42:39.632 This failed task will not be retried.\\n    Internal error:")
+    print("    The terminal step end was not successful by the end of flow.\\n\\n")
+    print("The run ended early. Finished steps are kept; go on with\\n  spa_flow.py resume")
 sys.exit(1 if name == "fails" else 0)
 """
 
@@ -132,8 +138,15 @@ def test_a_failing_arm_is_counted_keeps_what_it_has_and_stops_no_other(
     assert json.loads((tmp_path / "fails.json").read_text())["finished"] is False
     assert (tmp_path / "a.json").exists()
     said = capsys.readouterr().out
-    assert "failed (2)  never_begins: nothing to show" in said
-    assert "failed (1)  fails: frozenlake not evaluated" in said
+    first, second = (
+        said.split(f"failed ({code})  {name}: ")[1].splitlines()[:3]
+        for code, name in ((1, "never_begins"), (1, "fails"))
+    )
+    log = "           log: {}"
+    reason = f"{'':11}Error: no such option: --envs"
+    assert first == ["nothing to show", reason, log.format(tmp_path / "never_begins.log")]
+    reason = f"{'':11}StageError: too few answers are well-formed"
+    assert second == ["frozenlake not evaluated", reason, log.format(tmp_path / "fails.log")]
     assert not is_finished(tmp_path, arm("fails"))
 
 
@@ -165,6 +178,7 @@ def test_ending_it_ends_the_runs_and_all_that_they_started(flow: Path, tmp_path:
     code = (
         "import sys, pathlib; from benchmarks import side_by_side; "
         "from steps.orchestration import export; export.export_run = lambda run: {'run': run}; "
+        "side_by_side.refusals = lambda arms: []; "
         "side_by_side.FLOW = pathlib.Path('flow.py'); sys.argv[1:] = ['arms.txt', '--out', 'out']; "
         "side_by_side.main()"
     )
@@ -183,3 +197,20 @@ def test_a_wrong_arms_file_is_one_line(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "benchmarks.side_by_side", str(tmp_path / "none.txt")]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "none.txt can't be read (No such file or directory): give a file" in done.stderr
+
+
+def test_no_arm_starts_where_the_settings_of_one_are_wrong(tmp_path: Path) -> None:
+    good = "good --env frozenlake --profile smoke"
+    bad = 'bad --env frozenlake --profile smoke --override "ppo.lrr=3"'
+    (tmp_path / "arms.txt").write_text(f"{good}\n{bad}\nodd --env nowhere\n")
+    line = [sys.executable, "-m", "benchmarks.side_by_side", str(tmp_path / "arms.txt")]
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [*line, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    first, second, last = done.stderr.splitlines()
+    assert (done.returncode, last) == (2, "No arm was started.")
+    assert first.startswith("bad: ") and "did you mean 'ppo.lr'" in first
+    assert second.startswith("odd: ") and "nowhere" in second
+    assert not out.exists()
