@@ -73,6 +73,7 @@ ui: $(VENV)/.installed ## MLflow on the local store; PORT=5501
 	@test -f $(MLFLOW_DIR)/mlflow.db || echo "make ui: no runs in $(MLFLOW_DIR) yet; 'make run' writes the first."
 	@mkdir -p $(MLFLOW_DIR)/artifacts
 	@echo "MLflow: http://$(HOST):$(PORT)  (Ctrl-C ends it)"
+	@$(PY) -m steps.tracking pages $(MLFLOW_DIR)/mlflow.db http://$(HOST):$(PORT)
 	$(PY) -m mlflow server --host $(HOST) --port $(PORT) --workers 1 \
 	  --backend-store-uri sqlite:///$(MLFLOW_DIR)/mlflow.db --artifacts-destination $(MLFLOW_DIR)/artifacts
 

@@ -460,3 +460,22 @@ def test_a_file_that_comes_while_the_feeder_leaves_is_sent(
     (run,) = runs(config)
     assert len(history(config, run, "sft/loss")) == 5
     json.dumps(run.data.params)
+
+
+def test_the_address_of_the_runs_is_told_of_a_store_that_is_there(
+    config: Config, tmp_path: Path
+) -> None:
+    number = client(config).create_experiment("spa")
+    line = [sys.executable, "-m", "steps.tracking", "pages"]
+    for database, told in (
+        (
+            tmp_path / "mlflow" / "mlflow.db",
+            f"  runs of spa: http://h:1/#/experiments/{number}?workflowType=machine_learning\n",
+        ),
+        (tmp_path / "none.db", ""),
+    ):
+        done = subprocess.run(
+            [*line, str(database), "http://h:1"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == told
+    assert not (tmp_path / "none.db").exists()

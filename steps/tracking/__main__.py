@@ -6,14 +6,17 @@
 
 `sync` sends what waits and tells of each file what became of it; the exit code is 1 where something
 still waits. Given a run's folder, or a `metrics.jsonl`, it sends what the stages have kept. Nothing
-is logged twice. `feed` is what runs start by themselves: it sends a spool while it grows.
+is logged twice. `feed` is what runs start by themselves: it sends a spool while it grows. `pages`
+prints where the server of a local store shows its runs (`make ui`).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from steps.tracking.feed import LINGER_S, feed
@@ -35,7 +38,13 @@ def main() -> None:
     syncing = commands.add_parser("sync", help="send what waits, once")
     syncing.add_argument("place", nargs="*", type=Path, default=[STORE / "spool"])
     syncing.add_argument("--uri", default="", help="MLflow store or server for kept metrics")
+    paging = commands.add_parser("pages", help="where a server shows a local store's runs")
+    paging.add_argument("database", type=Path)
+    paging.add_argument("server", help="http://host:port")
     arguments = parser.parse_args()
+    if arguments.command == "pages":
+        sys.stdout.writelines(f"{line}\n" for line in _pages(arguments.database, arguments.server))
+        return
     places = [arguments.spool] if arguments.command == "feed" else arguments.place
     for place in places:
         if not place.exists():
@@ -46,6 +55,22 @@ def main() -> None:
         feed(arguments.spool.resolve(), linger_s=arguments.linger, niceness=10)
     else:
         sys.exit(_sync(places, arguments.uri))
+
+
+def _pages(database: Path, server: str) -> list[str]:
+    """A line an experiment. The page that MLflow 3 opens an experiment on is for chats and traces;
+    only the address or a switch in the browser leads to the runs."""
+    query = "SELECT name, experiment_id FROM experiments WHERE lifecycle_stage = 'active'"
+    try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as store:
+            found = sorted(store.execute(query))
+    except sqlite3.Error:  # no store yet, or one that only the server can read
+        return []
+    return [
+        f"  runs of {name}: {server}/#/experiments/{number}?workflowType=machine_learning"
+        for name, number in found
+        if name != "Default"
+    ]
 
 
 def _sync(places: list[Path], uri: str) -> int:
