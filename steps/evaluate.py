@@ -277,7 +277,8 @@ def _track(tracker: Tracker, name: str, scores: Mapping[str, float | None]) -> N
     _log.info(
         "evaluation of the model %s: Pass@1 %s over %s episodes; random play %s, optimal play %s",
         tables.model_name(name),
-        *(tables.number(scores.get(key)) for key in ("pass@1", "n", "floor", "ceiling")),
+        *(tables.number(scores.get(key)) for key in ("pass@1", "n", "floor")),
+        tables.score_text(scores, "ceiling"),
     )
     known = {f"{name}/{key}": float(value) for key, value in scores.items() if value is not None}
     tracker.log(known, step=0)

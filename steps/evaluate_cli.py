@@ -220,7 +220,7 @@ def _passk_command(options: argparse.Namespace) -> Measured:
     ]
     words = f"{result['n']:,} episodes of {len(result['puzzles'])} puzzles of {config.env.id}"
     bounds = ", ".join(
-        f"{name} {tables.number(scores.get(key))}"
+        f"{name} {tables.score_text(scores, key)}"
         for key, name in (("floor", "random play"), ("ceiling", "optimal play"))
     )
     table = f"{words}; a single try of {bounds}\n{tables.plain_table(('k', 'Pass@k'), rows)}"

@@ -9,6 +9,12 @@ from typing import Any
 from metaflow import current
 from metaflow.cards import Image, Markdown, Table
 
+_STYLE = (
+    "<style>.mf-card table :is(td, th):first-child {text-align: left; padding-left: 1.25rem} "
+    ".mf-card table th {white-space: normal}</style>"
+)
+"""Metaflow centres every column, and cuts off a table whose head is wider than the page."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -30,6 +36,7 @@ def show(
             current.card.append(Markdown(said))
         for number, block in enumerate(blocks(result)):
             current.card.append(_component(block) if number else _opening(block, of))
+        current.card.append(Markdown(_STYLE))
     except Exception:
         _log.warning("the card of this step is incomplete", exc_info=True)
 

@@ -106,7 +106,7 @@ def training(panels: Sequence[Panel], *, title: str = "") -> bytes:
             style(place, panel.title if column == 0 else "", xlabel if is_last else "")
             for arm, lines in over.items():
                 drawn |= _arm_line(place, arm, lines, colours[arm])
-            _finish(place, panel, named=column == 0)
+            _finish(place, panel, named=column == len(xlabels) - 1)
     names = [arm for arm in arms if arm in drawn]
     figure.legend(
         [drawn[arm] for arm in names],
@@ -224,21 +224,21 @@ def _finish(axes: Any, panel: Panel, *, named: bool) -> None:
     axes.set_xlim(left=0)
     if not axes.lines:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=FAINT)
-    for bound, name, side in ((panel.floor, "random play", -1), (panel.ceiling, "optimal play", 1)):
+    for bound, name in ((panel.floor, "random play"), (panel.ceiling, "optimal play")):
         if bound is None:
             continue
         axes.axhline(bound, color=FAINT, linewidth=1.1, linestyle=(0, (5, 3)))
-        if named:
+        if named:  # beside the axes, where no curve runs
             axes.annotate(
                 f"{name} {bound:.2f}",
                 (1, bound),
                 xycoords=("axes fraction", "data"),
-                xytext=(-4, 3 * side),
+                xytext=(4, 0),
                 textcoords="offset points",
-                ha="right",
-                va="bottom" if side > 0 else "top",
+                va="center",
                 fontsize=8,
                 color=FAINT,
+                annotation_clip=False,
             )
 
 

@@ -245,7 +245,8 @@ def _success(curve: Sequence[Result], result: Result) -> list[Block]:
     if result.get("floor") is not None:
         is_exact = result.get("floor_exact", True)
         known = "computed exactly" if is_exact else "random play by simulation"
-        caption = f"Dashed: random and optimal play on the validation puzzles, {known}."
+        caption += " Dashed, of other puzzles: random and optimal play on the validation puzzles, "
+        caption += f"{known}."
     factor = result.get("budget_factor", 1.0)
     if factor != 1:
         caption += f" Training puzzles are played with {factor:g} times the actions."

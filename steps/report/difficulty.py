@@ -27,7 +27,8 @@ def by_difficulty(models: Mapping[str, Result]) -> list[Block]:
         (
             quarter,
             number(bounds["puzzles"]),
-            *(number(bounds[key]) for key in ("floor", "ceiling")),
+            number(bounds["floor"]),
+            score_text(bounds, "ceiling"),
             *(score_text(known[name][quarter], key) for name, key in shown),
         )
         for quarter, bounds in first.items()

@@ -66,7 +66,7 @@ def curve(
         if len(y):
             ends.append((y[-1], f"{each.name} {_short(y[-1])}", colour))
     axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
-    _bounds(axes, floor, ceiling)
+    ends += _bounds(axes, floor, ceiling)
     if is_rate or floor is not None or ceiling is not None:
         _rate_axis(axes)
     _end_labels(axes, ends)
@@ -95,7 +95,7 @@ def pass_curve(models: Mapping[str, Mapping[str, Any]], *, title: str = "") -> b
     axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value)}"))
     bounds = next(iter(models.values()), {})
-    _bounds(axes, bounds.get("floor"), bounds.get("ceiling"))
+    ends += _bounds(axes, bounds.get("floor"), bounds.get("ceiling"), of=", one try")
     _rate_axis(axes)
     _end_labels(axes, ends)
     return png(figure)
@@ -127,7 +127,7 @@ def learning_race(
             seeds = f" ({len(arm.runs)} seeds)" if len(arm.runs) > 1 else ""
             ends.append((float(y[-1]), f"{arm.name} {y[-1]:.2f}{seeds}", colour))
     _phases(axes, phases)
-    _bounds(axes, floor, ceiling)
+    ends += _bounds(axes, floor, ceiling)
     _rate_axis(axes)
     axes.set_xlim(left=0)
     _end_labels(axes, ends, bold=True)
@@ -248,22 +248,16 @@ def _rate_axis(axes: Axes) -> None:
     axes.yaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1.0]))
 
 
-def _bounds(axes: Axes, floor: float | None, ceiling: float | None) -> None:
-    """Floor named below its line and ceiling above: the learning curves run between the two."""
-    for bound, name, side in ((floor, "random play", -1), (ceiling, "optimal play", 1)):
-        if bound is None:
-            continue
-        axes.axhline(bound, color=FAINT, linewidth=1.1, linestyle=(0, (5, 3)))
-        axes.annotate(
-            f"{name} {bound:.2f}",
-            (0, bound),
-            xycoords=("axes fraction", "data"),
-            xytext=(6, 3.5 * side),
-            textcoords="offset points",
-            va="bottom" if side > 0 else "top",
-            fontsize=8.5,
-            color=FAINT,
-        )
+def _bounds(
+    axes: Axes, floor: float | None, ceiling: float | None, *, of: str = ""
+) -> list[tuple[float, str, str]]:
+    """Draw floor and ceiling; returns their names for the right edge, where no curve runs."""
+    ends = []
+    for bound, name in ((floor, "random play"), (ceiling, "optimal play")):
+        if bound is not None:
+            axes.axhline(bound, color=FAINT, linewidth=1.1, linestyle=(0, (5, 3)))
+            ends.append((bound, f"{name}{of} {bound:.2f}", FAINT))
+    return ends
 
 
 def _phases(axes: Axes, phases: Iterable[Phase]) -> None:
@@ -296,7 +290,7 @@ def _end_labels(axes: Axes, ends: Sequence[tuple[float, str, str]], *, bold: boo
             va="center",
             fontsize=9,
             color=colour,
-            fontweight="bold" if bold else "normal",
+            fontweight="bold" if bold and colour != FAINT else "normal",
             annotation_clip=False,
         )
 

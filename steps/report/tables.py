@@ -46,10 +46,10 @@ TEACHER_FORCED = {
 
 LEGEND = (
     "Pass@1: share of episodes solved. Pass@k: share of puzzles solved at least once in k tries. "
-    "In brackets: confidence interval. Share of the attainable: of the way from random to optimal "
-    "play. Rows on answers, observations and predictions: shares "
-    "of all turns; no prediction can expect more than the likeliest state's chance."
+    "In brackets: confidence interval."
 )
+UNSOLVED = "unknown"
+"""What stands for optimal play where the game has no exact solver."""
 SHARED_STARTS = "new seeds; starts may be those of training"
 SUCCESS_COLUMNS = ("Pass@1", "Pass@k", "random play", "optimal play", "episodes", "puzzles")
 WORLD_MODEL_COLUMNS = ("well-formed", "observed", "came true", "possible", "chance", "best chance")
@@ -58,7 +58,25 @@ WORLD_MODEL_COLUMNS = ("well-formed", "observed", "came true", "possible", "chan
 def summary_table(summary: Mapping[str, Result]) -> Group:
     """What the end of a run shows in the terminal: a table an environment, 80 columns wide."""
     tables = (_terminal_table(env_id, each) for env_id, each in summary.items())
-    return Group(*tables, Text(LEGEND, style="dim"))
+    every = [scores for each in summary.values() for scores in models_of(each).values()]
+    return Group(*tables, Text(_legend(every), style="dim"))
+
+
+def _legend(every: Sequence[Result]) -> str:
+    """What the rows are that are there."""
+    sentences = [LEGEND]
+    if any(each.get("attainable") is not None for each in every):
+        sentences.append("Share of the attainable: of the way from random to optimal play.")
+    if any(is_unsolved(each) for each in every):
+        sentences.append("Optimal play is unknown where the game has no exact solver.")
+    if any(each.get(key) is not None for each in every for key in [*WORLD_MODEL][1:]):
+        sentences.append(
+            "Rows on answers, observations and predictions: shares of all turns; no prediction can "
+            "expect more than the likeliest state's chance."
+        )
+    elif any(each.get("format_rate") is not None for each in every):
+        sentences.append("Well-formed answers: share of all turns.")
+    return " ".join(sentences)
 
 
 def _terminal_table(env_id: str, summary: Result) -> TerminalTable:
@@ -89,7 +107,7 @@ def score_rows(
     return [
         (name, *(score_text(each, key) for each in columns))
         for key, name in {**keys, **names}.items()
-        if any(each.get(key) is not None for each in columns)
+        if any(score_text(each, key) != NONE for each in columns)
     ]
 
 
@@ -116,7 +134,8 @@ def headline(scores: Result) -> str:
     if scores.get("floor") is not None:
         sentence += (
             f"; random play reaches {score_text(scores, 'floor')}, "
-            f"optimal play {number(scores['ceiling'])}"
+            f"optimal play {score_text(scores, 'ceiling')}"
+            + (" (the game has no exact solver)" if is_unsolved(scores) else "")
         )
     measured = f" Measured on {SHARED_STARTS}." if scores.get("few_puzzles") else ""
     return f"{sentence}.{measured}"
@@ -130,7 +149,7 @@ def success_row(scores: Result) -> tuple[str, ...]:
         *(f"{number(scores[key])} (k={key.split('@')[1]})" for key in largest),
         *([] if largest else [NONE]),
         score_text(scores, "floor"),
-        *(number(scores.get(key)) for key in ("ceiling", "n", "puzzles")),
+        *(score_text(scores, key) for key in ("ceiling", "n", "puzzles")),
     )
 
 
@@ -153,8 +172,15 @@ def pass_keys(scores: Result) -> list[str]:
     return sorted(keys, key=lambda key: int(key[5:]))
 
 
+def is_unsolved(scores: Result) -> bool:
+    """Whether optimal play isn't known where random play is: the game has no exact solver."""
+    return scores.get("floor") is not None and scores.get("ceiling") is None
+
+
 def score_text(scores: Result, key: str) -> str:
     """A score with its interval, where it has one."""
+    if key == "ceiling" and is_unsolved(scores):
+        return UNSOLVED
     return f"{number(scores.get(key))}{interval_text(scores, key)}"
 
 

@@ -140,6 +140,32 @@ def test_numbers_are_written_for_reading(value, text):
     assert tables.number(value) == text
 
 
+def test_optimal_play_that_nobody_knows_is_told_with_the_reason():
+    unsolved = SCORES | {"ceiling": None, "attainable": None}
+    said = "optimal play unknown (the game has no exact solver)."
+    assert tables.headline(unsolved).endswith(said)
+    assert tables.success_row(unsolved)[3] == "unknown"
+    assert rows_of(blocks.evaluate_blocks({"summary": unsolved}))["optimal play"] == ("unknown",)
+    assert "Optimal play is unknown where" in printed(unsolved)
+    assert "Optimal play is" not in printed(SCORES)
+
+
+def test_the_legend_explains_the_rows_that_are_there():
+    states = {key: value for key, value in SCORES.items() if key.startswith(("obs", "pred"))}
+    plain = SCORES | dict.fromkeys(states)
+    assert "attainable" not in printed(plain) and "likeliest" not in printed(plain)
+    assert "Well-formed answers: share of all turns." in printed(plain)
+    whole = printed(SCORES | {"attainable": 0.7})
+    assert "Share of the attainable: of the way" in whole and "likeliest state's chance" in whole
+
+
+def printed(scores):
+    """What the terminal shows of one model, on one line."""
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(tables.summary_table({"frozenlake": scores}))
+    return " ".join(console.export_text().split())
+
+
 def test_models_stand_in_the_order_of_training():
     assert list(tables.models_of(SUMMARY)) == ["after_sft", "final"]
     assert tables.models_of(SUMMARY)["final"] == SCORES
@@ -219,7 +245,7 @@ def test_success_is_shown_by_quarters_of_the_puzzles():
         *("Pass@1 after SFT", "Pass@8 after SFT"),
         *("Pass@1 after PPO", "Pass@8 after PPO"),
     )
-    hardest = ("hardest", "32", "0.010", "–", "0.150 [0.10, 0.20]", "0.900")
+    hardest = ("hardest", "32", "0.010", "unknown", "0.150 [0.10, 0.20]", "0.900")
     assert table.rows[0] == (*hardest, "0.750 [0.10, 0.20]", "0.900")
     assert table.rows[1][2] == "0.600"
     plain = blocks.evaluate_blocks({"summary": SUMMARY, "models": {"final": {"by_difficulty": {}}}})
@@ -318,6 +344,7 @@ def test_the_success_chart_tells_of_a_longer_budget_in_training(facts, told):
     curve = [{"step": step, "rollout/success": 0.2} for step in (1, 2)]
     text = everything(blocks.ppo_blocks({"curve": curve, "floor": 0.2, "ceiling": 0.9, **facts}))
     assert ("played with 1.5 times the actions" in text) is told
+    assert "Dashed, of other puzzles: random and optimal play on the validation puzzles" in text
 
 
 def test_finetuning_card_draws_losses_by_part_and_lists_the_probe(monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs.tiles import picture
-from steps.report import boards, figures
+from steps.report import arm_figures, boards, figures
 from steps.report.series import Arm, Phase, Series, mean_curve, running_mean
 
 BOARD, MOVED, HOLE = "P_\nOG", "_P\nOG", "__\nXG"
@@ -318,9 +318,27 @@ def test_pass_at_k_is_drawn_over_powers_with_its_band_and_bounds(drawn):
     assert axes.get_xscale() == "log"
     assert level_lines(figure) == [0.2, 0.9]
     assert "SPA 0.50" in texts(figure)
+    assert {"random play, one try 0.20", "optimal play, one try 0.90"} <= set(texts(figure))
 
 
 def test_of_a_prediction_of_several_states_the_last_is_drawn():
     turn = {"prediction": f"{BOARD}\n||\n{MOVED}", "prediction_truth": HOLE, "state": BOARD}
     assert boards._last_states(turn, "||") == {"prediction": MOVED, "prediction_truth": HOLE}
     assert boards._last_states(turn | {"prediction": None}, "||")["prediction"] is None
+
+
+def beside(figure):
+    """Texts that stand to the right of the axes, where no line runs over them."""
+    return {each.get_text() for each in figure.axes[-1].texts if each.xy[0] == 1}
+
+
+def test_no_curve_runs_over_the_names_of_the_bounds(drawn, monkeypatch):
+    monkeypatch.setattr(arm_figures, "png", figures.png)
+    line = Series(name="training puzzles", x=[1, 2, 3], y=[0.19, 0.0, 0.06])
+    figures.curve([line], floor=0.17, ceiling=0.78, is_rate=True)
+    assert beside(drawn[0]) == {"training puzzles 0.06", "random play 0.17", "optimal play 0.78"}
+    panel = arm_figures.Panel(
+        title="Success", over={"PPO steps": {"spa": [line]}}, floor=0.17, ceiling=0.78
+    )
+    arm_figures.training([panel])
+    assert beside(drawn[1]) == {"random play 0.17", "optimal play 0.78"}
