@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from metaflow import Run, namespace
@@ -35,6 +36,11 @@ def _say_results(argv: Sequence[str], run: Any) -> None:
     Console().print(summary_table(run.data.summary))
     line = runs.card_line(argv, run.id, "evaluate")
     print(f"\nThe results in pictures, in a browser:\n  {line}", flush=True)
+    env_id, kept = next(iter(run.data.models.items()))
+    model = Path(kept["url"]) / kept["model"]
+    if model.is_dir():  # on this machine, in a datastore that needs no options
+        lines = runs.next_lines(run.data.settings, env_id, run.id, model)
+        print("Further, beside the paper's and over more tries:", *lines, sep="\n  ", flush=True)
 
 
 def _say_how_to_go_on(argv: Sequence[str], run: Any) -> None:

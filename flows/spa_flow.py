@@ -372,11 +372,13 @@ def main() -> None:
     """Metaflow's command line, with our last word after `run` and `resume`."""
     if runs.is_starting(ARGV):
         from steps.orchestration.datastore_root import ready_root
-        from steps.orchestration.origin import check_origin
+        from steps.orchestration.origin import check_origin, origin_settings
 
         try:
             if runs.command_of(ARGV) == "resume":
                 check_origin(ARGV, SPAFlow.__name__)
+                settings = origin_settings(ARGV, SPAFlow.__name__)
+                sys.stdout.writelines(f"{line}\n" for line in runs.describe(settings))
                 ready_root(ARGV, SPAFlow.__name__)
         except SPAError as error:
             runs.refuse(error)

@@ -190,7 +190,9 @@ def config_of(settings: Mapping[str, Any], env_id: str) -> conf.Config:
 
 
 def describe(settings: Mapping[str, Any]) -> list[str]:
-    """The settings in a few lines, for a reader; everything at `log_level=debug`."""
+    """The settings in a few lines, for a reader; everything at `log_level=debug`; none of none."""
+    if not settings:
+        return []
     request = settings["request"]
     configs = {env_id: config_of(settings, env_id) for env_id in settings["envs"]}
     first = next(iter(configs.values()))
@@ -245,6 +247,26 @@ def failure_table(failures: Mapping[str, Mapping[str, Any]], *, finished: Sequen
 def card_line(argv: Sequence[str], run_id: str, step: str) -> str:
     """The command that opens a step's card in the browser."""
     return _command(argv, "card", "view", f"{run_id}/{step}")
+
+
+def next_lines(settings: Mapping[str, Any], env_id: str, run_id: str, model: Path) -> list[str]:
+    """The commands that look further into a run: its row in the table, and Pass@k of its model."""
+    asked, name = settings["request"], config_of(settings, env_id).model.name
+    given = {
+        "env": env_id,
+        "like": name if name in conf.known("model") else "",
+        **{key: asked[key] for key in ("profile", "experiment", "override")},
+    }
+    differs = {key: word for key, word in given.items() if word != vars(Request()).get(key, "")}
+    options = [word for key, value in differs.items() for word in (f"--{key}", value)]
+    sweep = ("steps.evaluate", "passk", *options, "--model", _near(model), "--samples", "64")
+    table = ("steps.report.paper_table", run_id)
+    return [shlex.join([_python(), "-m", *words]) for words in (table, sweep)]
+
+
+def _near(path: Path) -> str:
+    """A path as a person types it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _command(argv: Sequence[str], *command: str) -> str:
@@ -392,6 +414,4 @@ def _python() -> str:
     found = shutil.which("python")
     if found and Path(found).absolute() == Path(sys.executable).absolute():
         return "python"
-    executable = Path(sys.executable)
-    is_near = executable.is_relative_to(Path.cwd())
-    return str(executable.relative_to(Path.cwd()) if is_near else executable)
+    return _near(Path(sys.executable))

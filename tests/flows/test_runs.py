@@ -95,6 +95,21 @@ def test_a_card_is_named_by_all_that_tells_it_from_another() -> None:
     assert said == "frozenlake, bandit · spa · tiny · smoke · seed 4 · run 17"
 
 
+def test_a_run_names_the_commands_that_look_further_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = Request(env="frozenlake,bandit", profile="smoke", override="ppo.lr=1e-5 sft.lr=1e-3")
+    table, sweep = runs.next_lines(settings_of(request), "bandit", "17", tmp_path / "store/model")
+    assert table.endswith(" -m steps.report.paper_table 17")
+    assert sweep.endswith(
+        " -m steps.evaluate passk --env bandit --like tiny --profile smoke "
+        "--override 'ppo.lr=1e-5 sft.lr=1e-3' --model store/model --samples 64"
+    )
+    _, plain = runs.next_lines(settings_of(Request()), "frozenlake", "17", Path("/m"))
+    assert plain.endswith(" -m steps.evaluate passk --like tiny --model /m --samples 64")
+
+
 def test_settings_hold_one_whole_config_for_each_environment() -> None:
     settings = settings_of(
         Request(env="frozenlake, frozenlake_upstream", profile="smoke", seed=4,

@@ -148,6 +148,11 @@ def test_two_environments_run_side_by_side_and_a_killed_ppo_goes_on_at_its_retry
     model = end["models"]["frozenlake"]
     assert (Path(model["url"]) / model["model"] / "weights").read_text().startswith("ppo after 5")
     assert "optimal play" in done.stdout
+    table, sweep = done.stdout.rstrip().splitlines()[-2:]
+    assert table.endswith(f"-m steps.report.paper_table {run_id}")
+    assert "passk --env frozenlake" not in sweep and f"--model {model['url']}" not in sweep
+    assert "--override 'tracking.enabled=false selfplay.rounds=2 ppo.lr=1e-5' --model " in sweep
+    assert Path(runs.work, sweep.split("--model ")[1].split()[0], "weights").is_file()
 
 
 @pytest.mark.slow
@@ -219,7 +224,11 @@ def test_a_failing_stage_says_why_once_and_how_to_go_on(runs: Runs) -> None:
     line = f"spa_flow.py resume --origin-run-id {begun(done)}"
     assert [each for each in done.stdout.splitlines() if each.endswith(line)]
     (runs.work / "starve").unlink()
-    run_id_of(runs.spa("resume", "--origin-run-id", begun(done)))
+    again = runs.spa("resume", "--origin-run-id", begun(done))
+    run_id_of(again)
+    header = done.stdout.splitlines()[:8]
+    assert header[0].startswith("SPA: experiment spa") and "  overrides:" in header[7]
+    assert again.stdout.splitlines()[:8] == header
     assert len(runs.trace("selfplay_generate")) == 1
 
 
