@@ -99,7 +99,7 @@ def _dot(row: Row) -> Dot:
 
 def _over(rows: Sequence[Row], key: str, window: int) -> dict[str, dict[str, list[Series]]]:
     return {
-        label: {_arm_name(row, rows): _lines(row, key, unit, window) for row in rows}
+        label: {arm_name(row, rows): _lines(row, key, unit, window) for row in rows}
         for label, unit in (("PPO steps", "steps"), ("seconds of PPO", "seconds"))
     }
 
@@ -109,7 +109,8 @@ def _lines(row: Row, key: str, unit: str, window: int) -> list[Series]:
     return [each for each in lines if len(each.x)]
 
 
-def _arm_name(row: Row, rows: Sequence[Row]) -> str:
+def arm_name(row: Row, rows: Sequence[Row]) -> str:
+    """What a row is called among `rows`."""
     several = len({each.model for each in rows}) > 1
     seeds = f", {len(row.runs)} seeds" if len(row.runs) > 1 else ""
     return row.short_arm + (f", {row.model}" if several else "") + seeds

@@ -3,8 +3,9 @@
     python -m steps.report.paper_table RUN [RUN ...] [--out DIR] [--at-equal episodes|seconds]
 
 RUN is a JSON file of `steps.orchestration.export` or `benchmarks.side_by_side`, a directory of such
-files, or a run's id or pathspec in this directory's datastore. Prints the table; `--out` writes
-table.md, table.csv, table.png, and curves.png (a file an environment where there are several).
+files, or a run's id or pathspec in this directory's datastore. Prints the table, in a terminal a
+short one without the paper's; `--out` writes table.md, table.csv, table.png, and curves.png (a file
+an environment where there are several).
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from steps.report.equal import (
     without_curve,
 )
 from steps.report.exports import Played
-from steps.report.paper_pictures import curves, picture
+from steps.report.paper_pictures import arm_name, curves, picture
 from steps.report.paper_rows import Estimate, Row, estimate_text, rows_of, value_of
 from steps.report.published import pair_text, text_of
-from steps.report.tables import NONE, SHARED_STARTS, duration, number
+from steps.report.tables import NONE, SHARED_STARTS, duration, number, plain_table
 
 WORLD_MODEL = (
     "format_rate",
@@ -59,6 +60,14 @@ CAPTION = (
     "paper's: Pass@1 / Pass@8, without intervals. Differs: our setting (the paper's)."
 )
 
+SHORT_CAPTION = (
+    "In brackets, by the number of seeds: one, the interval over puzzles; two (r),\n"
+    "their range; three or more (t), Student's. attainable: of the way from random\n"
+    "to optimal play."
+)
+LayOut = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+"""Headers and rows to text."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line; a user's mistake is one line and exit status 2."""
@@ -76,8 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = exports.read(options.runs)
         rows, lines = rows_of(found.played)
         lines += found.left_out
-        text = markdown(rows, lines, options.at_equal or "")
-        sys.stdout.write(text)
+        unit = options.at_equal or ""
+        text = markdown(rows, lines, unit)
+        if sys.stdout.isatty():
+            where = options.out / "table.md" if options.out else "--out DIR writes it, a pipe gets it"
+            shown = short(rows, lines, unit)
+            sys.stdout.write(f"{shown}The whole table, beside the paper's: {where}\n")
+        else:
+            sys.stdout.write(text)
         sys.stdout.flush()
         storage.write_out(options.out, lambda out: write(out, rows, text))
     except SPAError as error:
@@ -111,19 +126,58 @@ def markdown(rows: Sequence[Row], lines: Sequence[str], unit: str = "") -> str:
     parts = []
     if rows:
         parts += [_table(*_cells(rows)), _caption(rows)]
-    else:
-        parts.append("No run was evaluated.")
-    if lines:
-        parts.append("Not in the table, or not as one row:\n\n" + _bullets(lines))
-    if unit:
-        parts += _equal_parts(rows, unit)
+    return _text([*parts, *_below(rows, lines, unit, _table)])
+
+
+def short(rows: Sequence[Row], lines: Sequence[str], unit: str = "") -> str:
+    """The same for a terminal: of the table success alone, an environment after the other."""
+    parts = []
+    for env_id in dict.fromkeys(row.env_id for row in rows):
+        of_env = [row for row in rows if row.env_id == env_id]
+        measured = f", {SHARED_STARTS}" if env_id in _shared(rows) else ""
+        parts.append(f"{env_id}{measured}\n{plain_table(*_short_cells(of_env))}")
+    if rows:
+        parts.append(SHORT_CAPTION)
+    return _text([*parts, *_below(rows, lines, unit, plain_table)])
+
+
+def _text(parts: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _below(rows: Sequence[Row], lines: Sequence[str], unit: str, lay_out: LayOut) -> list[str]:
+    """What stands below the table: what isn't in it, and the arms at their common point."""
+    parts = [] if rows else ["No run was evaluated."]
+    if lines:
+        parts.append("Not in the table, or not as one row:\n\n" + _bullets(lines))
+    return parts + (_equal_parts(rows, unit, lay_out) if unit else [])
+
+
+def _short_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    ks = sorted({k for row in rows for k in row.ks} - {1})
+    many = [8] if 8 in ks else ks[-1:]
+    headers = ["arm", "Pass@1", *(f"Pass@{k}" for k in many), "attainable", "random", "optimal"]
+    return headers, [
+        [
+            arm_name(row, rows),
+            estimate_text(row.score("pass@1")),
+            *(number(value_of(row.score(f"pass@{k}"))) for k in many),
+            _percent(row.attainable),
+            *(number(value_of(row.score(key))) for key in ("floor", "ceiling")),
+        ]
+        for row in rows
+    ]
+
+
 def _caption(rows: Sequence[Row]) -> str:
+    shared = ", ".join(_shared(rows))
+    return CAPTION.format(but=f" (but {shared}: {SHARED_STARTS})" if shared else "")
+
+
+def _shared(rows: Sequence[Row]) -> list[str]:
+    """Environments whose test starts may be those of training."""
     runs = (run for row in rows for run in row.runs)
-    shared = dict.fromkeys(run.env_id for run in runs if run.summary.get("few_puzzles"))
-    return CAPTION.format(but=f" (but {', '.join(shared)}: {SHARED_STARTS})" if shared else "")
+    return list(dict.fromkeys(run.env_id for run in runs if run.summary.get("few_puzzles")))
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -208,11 +262,11 @@ def _row_cells(row: Row, ks: Sequence[int]) -> list[str]:
     ]
 
 
-def _equal_parts(rows: Sequence[Row], unit: str) -> list[str]:
+def _equal_parts(rows: Sequence[Row], unit: str, lay_out: LayOut) -> list[str]:
     equal, missing = at_equal(rows, unit), without_curve(rows)
     parts = [f"### At equal {unit}"]
     if equal:
-        parts += [_table(*_equal_cells(equal)), _words(equal)]
+        parts += [lay_out(*_equal_cells(equal)), _words(equal)]
     if missing:
         parts.append("Not compared:\n\n" + _bullets(missing))
     return parts

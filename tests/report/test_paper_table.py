@@ -655,3 +655,29 @@ def test_the_caption_calls_no_shared_start_unseen(tmp_path: Path) -> None:
     bandit["environments"]["bandit"]["evaluate"]["summary"]["few_puzzles"] = True
     text = paper_table.markdown(rows(tmp_path, lake, bandit), [])
     assert "has seen (but bandit: new seeds; starts may be those of training), mean" in text
+
+
+def test_a_terminal_gets_a_short_table_and_files_the_whole_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (exported(), exported(experiment="vanilla_rl"), exported(env="sokoban"))
+    for index, run in enumerate(found):
+        (tmp_path / f"{index}.json").write_text(json.dumps(run))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    words = [str(tmp_path), "--at-equal", "seconds"]
+    paper_table.main([*words, "--out", str(tmp_path / "out")])
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "frozenlake\n"
+        "arm                     Pass@1  Pass@8  attainable  random  optimal\n"
+        "vanilla_rl  0.700 [0.66, 0.74]   0.900         71%   0.200    0.900\n"
+        "spa         0.700 [0.66, 0.74]   0.900         71%   0.200    0.900\n\n"
+        "sokoban\narm  "
+    )
+    assert "|" not in said and "At equal seconds" in said
+    assert said.endswith(f"The whole table, beside the paper's: {tmp_path / 'out' / 'table.md'}\n")
+    whole = (tmp_path / "out" / "table.md").read_text()
+    assert "| environment | experiment |" in whole
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    paper_table.main(words)
+    assert capsys.readouterr().out == whole
