@@ -37,7 +37,7 @@ from steps.report.exports import Played
 from steps.report.paper_pictures import arm_name, curves, picture
 from steps.report.paper_rows import Estimate, Row, estimate_text, rows_of, value_of
 from steps.report.published import pair_text, text_of
-from steps.report.tables import NONE, SHARED_STARTS, duration, number, plain_table
+from steps.report.tables import NONE, SHARED_STARTS, UNSOLVED, duration, number, plain_table
 
 WORLD_MODEL = (
     "format_rate",
@@ -51,15 +51,15 @@ MANY = 100
 """From here on the fraction of a mean count says nothing."""
 CAPTION = (
     "Pass@k over test puzzles that no stage has seen{but}, mean over seeds; without training: "
-    "*random* and *optimal* play of the same puzzles, turns and action budget; *share* is how much "
-    "of the way between the two Pass@1 has come. In brackets, by the number of seeds: one, the "
-    "bootstrap interval over puzzles; two (marked r), the range of the two; three or more (marked "
-    "t), Student's 95% interval over the seeds, cut to 0..1. The puzzles are the same for every "
-    "seed: r and t don't hold the luck of the puzzles. Before → after: the model that PPO started "
-    "from, and the final one; *state right* and *next possible* are shares of all turns. The "
-    "paper's: Pass@1 / Pass@8, without intervals. Differs: our setting (the paper's)."
+    "*random* and *optimal* play (unknown where the game has no exact solver) of the same puzzles, "
+    "turns and action budget; *share* is how much of the way between the two Pass@1 has come. In "
+    "brackets, by the number of seeds: one, the bootstrap interval over puzzles; two (marked r), "
+    "the range of the two; three or more (marked t), Student's 95% interval over the seeds, cut to "
+    "0..1. The puzzles are the same for every seed: r and t don't hold the luck of the puzzles. "
+    "Before → after: the model that PPO started from, and the final one; *state right* and *next "
+    "possible* are shares of all turns. The paper's: Pass@1 / Pass@8, without intervals. Differs: "
+    "our setting (the paper's)."
 )
-
 SHORT_CAPTION = (
     "In brackets, by the number of seeds: one, the interval over puzzles; two (r),\n"
     "their range; three or more (t), Student's. attainable: of the way from random\n"
@@ -163,7 +163,7 @@ def _short_cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
             estimate_text(row.score("pass@1")),
             *(number(value_of(row.score(f"pass@{k}"))) for k in many),
             _percent(row.attainable),
-            *(number(value_of(row.score(key))) for key in ("floor", "ceiling")),
+            *_bounds(row),
         ]
         for row in rows
     ]
@@ -250,7 +250,7 @@ def _row_cells(row: Row, ks: Sequence[int]) -> list[str]:
         row.model + (f" ({_short(size)})" if size else ""),
         str(len(row.runs)),
         *(estimate_text(row.score(f"pass@{k}")) for k in ks),
-        *(number(value_of(row.score(key))) for key in ("floor", "ceiling")),
+        *_bounds(row),
         _percent(row.attainable),
         estimate_text(row.score("pass@1", before=True)),
         *(_before_after(row, key) for key in ("observation_exact", "prediction_possible")),
@@ -260,6 +260,13 @@ def _row_cells(row: Row, ks: Sequence[int]) -> list[str]:
         NONE if paper is None or paper.before is None else pair_text(paper.before),
         "; ".join([*_own_notes(row), *differences(row, paper)]) or NONE,
     ]
+
+
+def _bounds(row: Row) -> tuple[str, str]:
+    """Random and optimal play."""
+    floor, ceiling = (value_of(row.score(key)) for key in ("floor", "ceiling"))
+    is_unsolved = floor is not None and ceiling is None
+    return number(floor), UNSOLVED if is_unsolved else number(ceiling)
 
 
 def _equal_parts(rows: Sequence[Row], unit: str, lay_out: LayOut) -> list[str]:

@@ -562,7 +562,7 @@ def test_scores_that_a_run_lacks_leave_gaps(tmp_path: Path) -> None:
     (row,) = rows(tmp_path, run)
     assert row.attainable is None
     cells = paper_table.markdown([row], []).splitlines()[2].split(" | ")
-    assert cells[7:11] == ["–", "–", "–", "–"]
+    assert cells[7:11] == ["unknown", "–", "–", "–"]
 
 
 def size_of(png: bytes) -> tuple[int, int]:
@@ -681,3 +681,11 @@ def test_a_terminal_gets_a_short_table_and_files_the_whole_one(
     monkeypatch.setattr("sys.stdout.isatty", lambda: False)
     paper_table.main(words)
     assert capsys.readouterr().out == whole
+
+
+def test_optimal_play_that_nobody_knows_is_called_so(tmp_path: Path) -> None:
+    run = exported()
+    run["environments"]["frozenlake"]["evaluate"]["summary"]["ceiling"] = None
+    found = rows(tmp_path, run)
+    assert "| 0.200 | unknown | – |" in paper_table.markdown(found, [])
+    assert "–   0.200  unknown" in paper_table.short(found, [])
