@@ -88,9 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         unit = options.at_equal or ""
         text = markdown(rows, lines, unit)
         if sys.stdout.isatty():
-            where = options.out / "table.md" if options.out else "--out DIR writes it, a pipe gets it"
-            shown = short(rows, lines, unit)
-            sys.stdout.write(f"{shown}The whole table, beside the paper's: {where}\n")
+            out = options.out
+            where = out / "table.md" if out else "--out DIR writes it, a pipe gets it"
+            sys.stdout.write(short(rows, lines, unit))
+            sys.stdout.write(f"The whole table, beside the paper's: {where}\n")
         else:
             sys.stdout.write(text)
         sys.stdout.flush()

@@ -253,7 +253,7 @@ def test_an_engine_is_kept_for_one_model_and_ended_with_its_block(
 ) -> None:
     log: list[str] = []
     monkeypatch.setattr(parallel, "make_policy", lambda spec: Counted(spec, log))
-    monkeypatch.setattr(parallel, "_play", lambda specs, config, policy, settings: [policy.name])
+    monkeypatch.setattr(parallel, "_play", lambda specs, config, policy, *_: [policy.name])
     for name in "ab":
         (tmp_path / name).mkdir()
 
