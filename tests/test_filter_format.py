@@ -32,10 +32,10 @@ from steps.filter_format import (
     strip_states,
     to_row,
 )
-from steps.policies.scripted import ScriptedPolicy
 from steps.storage import read_examples, write_trajectories
 from steps.tracking import NullTracker
 from tests.agent.worlds import Corridor
+from tests.policies.scripted import ScriptedPolicy
 
 GOOD = (
     "<think><observation>P_G</observation>go<prediction>_PG</prediction></think>"

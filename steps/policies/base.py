@@ -14,7 +14,7 @@ from steps.errors import ConfigError, unknown_name
 
 __all__ = ["POLICY_KINDS", "Policy", "PolicySpec", "check_library", "make_policy"]
 
-POLICY_KINDS = ("hf", "oracle", "random", "scripted", "vllm")
+POLICY_KINDS = ("hf", "oracle", "random", "vllm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class PolicySpec:
     kind: str
     """One of `POLICY_KINDS`."""
     model_dir: str = ""
-    """Hugging Face directory (hf, vllm), or JSON file with a list of answers (scripted)."""
+    """Hugging Face directory (hf, vllm)."""
     adapter_dir: str = ""
     """PEFT directory of a LoRA adapter that is played on top of the model (vllm)."""
     device: str = "cpu"
@@ -70,10 +70,6 @@ def make_policy(spec: PolicySpec) -> Policy:
         from steps.policies.oracle import OraclePolicy
 
         return OraclePolicy(separator=spec.separator)
-    if spec.kind == "scripted":
-        from steps.policies.scripted import ScriptedPolicy
-
-        return ScriptedPolicy.from_file(spec.model_dir)
     if spec.kind == "hf":
         from steps.policies.hf import HFPolicy
 

@@ -25,8 +25,8 @@ from steps.agent.splice import write_response
 from steps.errors import ConfigError
 from steps.policies.oracle import OraclePolicy
 from steps.policies.random_policy import RandomPolicy
-from steps.policies.scripted import ScriptedPolicy
 from tests.agent.worlds import Corridor, Echo, corridor
+from tests.policies.scripted import ScriptedPolicy
 
 
 def rules(**kwargs: Any) -> RolloutSettings:

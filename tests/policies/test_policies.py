@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import pickle
 import subprocess
 import sys
@@ -25,12 +24,12 @@ from steps.agent.records import (
 )
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
 from steps.agent.splice import likeliest
-from steps.errors import ConfigError, DataError
+from steps.errors import ConfigError
 from steps.policies.base import PolicySpec, make_policy
 from steps.policies.oracle import OraclePolicy
 from steps.policies.random_policy import RandomPolicy
-from steps.policies.scripted import ScriptedPolicy
 from tests.agent.worlds import Corridor
+from tests.policies.scripted import ScriptedPolicy
 
 NAMES = ("Left", "Down", "Right", "Up")
 
@@ -152,26 +151,6 @@ def test_a_scripted_function_sees_the_request() -> None:
     answers = policy.complete([request(seed=4), request(seed=2)], Sampling())
     assert [answer.text for answer in answers] == ["4", "2"]
     assert policy.name == "echo"
-
-
-def test_a_script_can_be_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "script.json"
-    path.write_text(json.dumps(["<answer>√</answer>"]), encoding="utf-8")
-    policy = make_policy(PolicySpec(kind="scripted", model_dir=str(path)))
-    assert text_of(policy) == "<answer>√</answer>"
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", "[1]", "['a']", ""])
-def test_a_file_that_is_no_script_is_refused(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "script.json"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=r"script\.json"):
-        ScriptedPolicy.from_file(path)
-
-
-def test_a_missing_script_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"missing\.json' can't be read"):
-        ScriptedPolicy.from_file(tmp_path / "missing.json")
 
 
 def test_an_unknown_policy_is_refused_with_the_nearest_name() -> None:

@@ -1,13 +1,10 @@
-"""Answers from a script: for tests, for demonstrations, and to replay what a model wrote."""
+"""Answers from a script."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from steps.agent.records import Completion, PolicyRequest, Sampling
-from steps.errors import DataError
 
 Script = Sequence[str | Completion] | Callable[[PolicyRequest], str | Completion]
 
@@ -25,19 +22,6 @@ class ScriptedPolicy:
         self.script = script
         self.batches: list[list[PolicyRequest]] = []
         """The requests of each call so far."""
-
-    @classmethod
-    def from_file(cls, path: str | Path) -> ScriptedPolicy:
-        """Reads a JSON list of answers, one a turn; `DataError` where it is anything else."""
-        try:
-            answers = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"script {str(path)!r} can't be read: {error}") from error
-        if not answers or not isinstance(answers, list):
-            raise DataError(f"script {str(path)!r} holds no list of answers; write a JSON list.")
-        if not all(isinstance(answer, str) for answer in answers):
-            raise DataError(f"script {str(path)!r} holds answers that aren't text; quote each.")
-        return cls(answers)
 
     def complete(self, requests: Sequence[PolicyRequest], sampling: Sampling) -> list[Completion]:
         """One completion for each request; the sampling is ignored."""
