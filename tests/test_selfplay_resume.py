@@ -16,8 +16,9 @@ from conf.schema import Config
 from steps import selfplay_generate as stage
 from steps.agent.records import StopReason
 from steps.storage import file_digest
-from steps.storage.batches import Batch, BatchStore, DirectoryBatches
+from steps.storage.batches import Batch, BatchStore
 from steps.tracking import NullTracker
+from tests.batches import DirectoryBatches
 
 BATCHES = 4
 
@@ -69,8 +70,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from steps.selfplay_generate import selfplay_generate
-from steps.storage.batches import DirectoryBatches
 from steps.tracking import NullTracker
+from tests.batches import DirectoryBatches
 from tests.test_selfplay_resume import small
 
 class Killing(DirectoryBatches):

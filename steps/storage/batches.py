@@ -2,15 +2,12 @@
 
 A batch is a small directory of its own: its episodes as Parquet and the seconds that they took.
 Keeping the next one costs its own size and never that of those before. Stages are handed a
-`BatchStore` and never know where it keeps things: `DirectoryBatches` is the plain one,
-`steps.orchestration.batch_store` the one over Metaflow.
+`BatchStore` and never know where it keeps things: the flow's is `steps.orchestration.batch_store`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +18,8 @@ from steps.agent.records import StopReason, Trajectory
 from steps.errors import DataError
 from steps.storage import (
     atomic_write_json,
-    check_manifest,
     read_json,
     read_trajectories,
-    write_manifest,
     write_trajectories,
 )
 
@@ -42,35 +37,6 @@ class BatchStore(Protocol):
 
     def find(self, index: int, fingerprint: str) -> Path | None:
         """Directory of batch `index`, its files compared with their digests; None without one."""
-
-
-class DirectoryBatches:
-    """Batches under `root/<fingerprint>/batch_<n>`."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def save(self, directory: Path, *, index: int, fingerprint: str) -> None:
-        """Copy `directory` under a temporary name, then move it into place."""
-        target = self.root / fingerprint / batch_name(index)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(directory, temporary)
-        write_manifest(temporary)
-        shutil.rmtree(target, ignore_errors=True)
-        temporary.rename(target)
-
-    def find(self, index: int, fingerprint: str) -> Path | None:
-        """The batch where it is whole; a damaged one counts as none."""
-        directory = self.root / fingerprint / batch_name(index)
-        if not directory.is_dir():
-            return None
-        try:
-            check_manifest(directory)
-        except DAMAGES as error:
-            warn_of_damage(index, error)
-            return None
-        return directory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
