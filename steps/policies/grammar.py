@@ -1,6 +1,6 @@
 """The language of well-formed answers: as a grammar, and as the shortest end of a begun answer.
 
-Pure text: no tokenizer, no torch. `answer_grammar` writes GBNF, the dialect that xgrammar reads
+Pure text: no tokenizer, no torch. `AnswerForm.grammar` writes GBNF, the dialect that xgrammar reads
 here and that vLLM takes in `StructuredOutputsParams(grammar=...)`. What it allows is what
 `steps.agent.splice.write_response` writes, hence a part of what `parse_response` calls OK:
 
@@ -44,23 +44,6 @@ class Ending(NamedTuple):
     """Whether the answer's own tag is complete, so that the choice was there already."""
 
 
-def answer_grammar(
-    response_format: ResponseFormat | str,
-    action_names: Sequence[str] | None,
-    max_actions: int,
-    separator: str = "||",
-    *,
-    max_span_chars: int = 0,
-) -> str:
-    """The grammar of well-formed answers; `action_names` None takes any text for an action.
-
-    `max_span_chars` limits each free span and each free action; 0 is no limit. Raises
-    `ConfigError` for an action that can't be read back out of an answer.
-    """
-    form = AnswerForm.of(response_format, action_names, max_actions, separator)
-    return form.grammar(max_span_chars)
-
-
 @dataclass(frozen=True)
 class AnswerForm:
     """One format with its actions. Made by `of`, which checks what it is given."""
@@ -79,7 +62,10 @@ class AnswerForm:
         max_actions: int,
         separator: str,
     ) -> AnswerForm:
-        """Raises `ConfigError` where an action couldn't be read back out of its answer."""
+        """`action_names` None takes any text for an action.
+
+        Raises `ConfigError` where an action couldn't be read back out of its answer.
+        """
         if "<" in separator:
             raise ConfigError(
                 f"env.action_separator={separator!r} holds a '<', which opens the tags of an "
@@ -100,7 +86,10 @@ class AnswerForm:
         return cls(tuple(holes.split(_HOLE)), names, max_actions, separator.strip())
 
     def grammar(self, max_span_chars: int = 0) -> str:
-        """The rules, `root` first."""
+        """The rules, `root` first.
+
+        `max_span_chars` limits each free span and each free action; 0 is no limit.
+        """
         texts = [*["free"] * (len(self.fixed) - 2), self._actions_rule()]
         parts = [_quoted(self.fixed[0])]
         for text, after in zip(texts, self.fixed[1:], strict=True):

@@ -34,7 +34,7 @@ from steps.policies import base
 from steps.policies.base import PolicySpec, make_policy
 from steps.policies.chat_template import end_of_turn_id
 from steps.policies.drawing import draw
-from steps.policies.grammar import AnswerForm, answer_grammar
+from steps.policies.grammar import AnswerForm
 from steps.policies.hf import HFPolicy
 from steps.training.tiny_model import build_model
 from tests.agent.worlds import Echo
@@ -381,7 +381,7 @@ SIGNS = "ab|;\"\\]^- '→√<>/"
 
 def accepts(text: str, form: tuple[Any, ...], separator: str) -> bool:
     matcher = xgrammar.GrammarMatcher(
-        guide("tiny").compiler.compile_grammar(answer_grammar(*form, separator))
+        guide("tiny").compiler.compile_grammar(AnswerForm.of(*form, separator).grammar())
     )
     return bool(matcher.accept_string(text) and matcher.is_completed())
 
@@ -412,7 +412,7 @@ def test_the_grammar_accepts_what_the_parser_calls_ok_and_nothing_else(
     )
     form = (response_format, names, max_actions)
     try:
-        answer_grammar(*form, separator)
+        AnswerForm.of(*form, separator)
     except ConfigError:
         lines = [[name] * count for name in names for count in range(1, min(3, max_actions) + 1)]
         found = [

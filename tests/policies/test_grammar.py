@@ -14,7 +14,7 @@ from steps.agent.parsing import parse_response
 from steps.agent.records import ParseStatus, ResponseFormat
 from steps.agent.splice import write_response
 from steps.errors import ConfigError
-from steps.policies.grammar import AnswerForm, Ending, answer_grammar
+from steps.policies.grammar import AnswerForm, Ending
 
 NAMES = ("Left", "Down", "Right", "Up")
 FORMATS = list(ResponseFormat)
@@ -89,26 +89,26 @@ VISIBLE = (
 def test_the_grammar_of_each_format(
     response_format: str, names: tuple[str, ...] | None, max_actions: int, span: int, expected: str
 ) -> None:
-    found = answer_grammar(response_format, names, max_actions, max_span_chars=span)
+    found = AnswerForm.of(response_format, names, max_actions, "||").grammar(span)
     assert found == expected
 
 
 def test_signs_of_the_grammar_itself_are_escaped_in_actions_and_separators() -> None:
     names = ('say "no"', "two\nlines", "→", "\u200b", "\U000e0001")
-    assert answer_grammar("answer_only", names, 2, "\\") == (
+    assert AnswerForm.of("answer_only", names, 2, "\\").grammar() == (
         'root ::= "<answer>" action (" \\\\ " action){0,1} "</answer>"\n'
         'action ::= "say \\"no\\"" | "two\\u000alines" | "→" | "\\u200b" | "\\U000e0001"\n'
     )
 
 
 def test_the_separator_s_first_character_is_left_out_of_free_actions() -> None:
-    found = answer_grammar("answer_only", None, 1, "→")
+    found = AnswerForm.of("answer_only", None, 1, "→").grammar()
     without = r"[\u0000-\u003b\u003d-\u007f\u0080-\u07ff\u0800-\u2191\u2193-\ucfff" + HIGH
     assert found.endswith(without + "*\n")
 
 
 def test_an_action_named_twice_stands_once_in_the_grammar() -> None:
-    assert 'action ::= "a" | "b"\n' in answer_grammar("plain", ("a", "b", "a"), 1)
+    assert 'action ::= "a" | "b"\n' in AnswerForm.of("plain", ("a", "b", "a"), 1, "||").grammar()
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_actions_that_no_answer_can_hold_are_refused(
     names: tuple[str, ...], separator: str, max_actions: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        answer_grammar("plain", names, max_actions, separator)
+        AnswerForm.of("plain", names, max_actions, separator)
 
 
 def test_a_name_that_ends_like_the_separator_is_no_harm_where_there_is_one_action() -> None:
-    assert '"a |"' in answer_grammar("plain", ("a |",), 1, "| |")
+    assert '"a |"' in AnswerForm.of("plain", ("a |",), 1, "| |").grammar()
 
 
 # Endings
