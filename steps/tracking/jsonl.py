@@ -2,7 +2,7 @@
 
 Lines, in order; only the metrics are there where tracking is off:
 1. `{"run": {...}}`: the MLflow run that they belong to (`steps.tracking.spool` tells its fields).
-2. `{"step", "time", "metrics"}` and `{"params"}`, any number.
+2. `{"step", "time", "metrics"}`, any number.
 3. `{"end": status}`, once the stage has ended.
 """
 
@@ -48,9 +48,9 @@ def merged(earlier: Path, own: Path) -> list[dict[str, Any]]:
     A line is the same if it has the step and the names of another; the heads of both, and the
     earlier one's end, are left out.
     """
-    lines = [line for line in raw_lines(earlier) if _is_content(line)]
+    lines = [line for line in raw_lines(earlier) if "metrics" in line]
     known = {_identity(line) for line in lines}
-    own_lines = (line for line in raw_lines(own) if _is_content(line))
+    own_lines = (line for line in raw_lines(own) if "metrics" in line)
     return lines + [line for line in own_lines if _identity(line) not in known]
 
 
@@ -86,9 +86,5 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _is_content(line: Mapping[str, Any]) -> bool:
-    return "metrics" in line or "params" in line
-
-
 def _identity(line: Mapping[str, Any]) -> tuple[int | None, frozenset[str]]:
-    return line.get("step"), frozenset(line.get("metrics", line.get("params", {})))
+    return line.get("step"), frozenset(line["metrics"])

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, TextIO
 
 from conf.credentials import without_credentials
-from steps.tracking.jsonl import METRICS_FILE, end_torn_line, flatten, merged, metrics_line
+from steps.tracking.jsonl import METRICS_FILE, end_torn_line, merged, metrics_line
 from steps.tracking.progress import Progress
 from steps.tracking.spool import KEY_PREFIX, Spool
 
@@ -34,10 +34,6 @@ class Tracker(Protocol):
         """Record numbers of one step."""
         ...
 
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record settings; nested sections become dotted keys."""
-        ...
-
     def close(self) -> None:
         """Finish; further calls do nothing."""
         ...
@@ -57,15 +53,10 @@ class NullTracker:
 
     def __init__(self) -> None:
         self.logged: list[tuple[int, dict[str, float]]] = []
-        self.params: dict[str, Any] = {}
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Keep the numbers."""
         self.logged.append((step, dict(metrics)))
-
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """Keep the settings."""
-        self.params.update(flatten(params))
 
     def close(self) -> None:
         """Nothing to finish."""
@@ -96,10 +87,6 @@ class RoundTracker(NullTracker):
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """At the step over all rounds."""
         self._tracker.log(metrics, self._before + step)
-
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """As they are."""
-        self._tracker.log_params(params)
 
 
 class FileTracker:
@@ -142,15 +129,6 @@ class FileTracker:
             self._append(metrics_line(metrics, step, time.time()))
         except OSError as error:
             self._warn(f"metrics of step {step} could not be written: {error}")
-
-    def log_params(self, params: Mapping[str, Any]) -> None:
-        """For MLflow; where tracking is off, a run's settings are stored with the run alone."""
-        if self._run is None:
-            return
-        try:
-            self._append({"params": flatten(params)})
-        except OSError as error:
-            self._warn(f"settings could not be written: {error}")
 
     def restore(self, earlier: Path) -> None:
         """Put the lines of `earlier`, a file that a checkpoint was saved with, before our own.
