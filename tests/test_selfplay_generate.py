@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import envs
@@ -22,7 +23,8 @@ from steps.errors import ConfigError, EnvironmentIdError, StageError
 from steps.policies.base import make_policy
 from steps.selfplay_generate import episode_specs, fingerprint_of, player, selfplay_generate
 from steps.settings import env_factory, policy_spec, rollout_settings
-from steps.storage import read_metadata, read_trajectories, recover_trajectories
+from steps.storage import read_trajectories, recover_trajectories
+from steps.storage.schemas import metadata_of
 from steps.tracking import NullTracker
 from tests.training.toys import finetuned, toy_config
 
@@ -138,7 +140,7 @@ def test_each_batch_is_a_row_group_and_a_step_of_the_tracker(
     play(config, tmp_path, tracker=tracker)
     assert [step for step, _ in tracker.logged] == [1, 2, 3]
     assert [metrics["selfplay/trajectories"] for _, metrics in tracker.logged] == [8, 16, 24]
-    assert len(read_metadata(tmp_path / stage.FILE)["config_digest"]) >= 16
+    assert len(metadata_of(pq.read_schema(tmp_path / stage.FILE))["config_digest"]) >= 16
 
 
 def test_a_failure_in_a_later_batch_leaves_the_earlier_ones(

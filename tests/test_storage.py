@@ -35,6 +35,7 @@ from steps.agent.records import (
     Turn,
 )
 from steps.errors import DataError
+from steps.storage.schemas import metadata_of
 
 BOARD = "P_\n_√"
 
@@ -176,7 +177,7 @@ def test_batches_become_row_groups_and_metadata_tell_the_origin(tmp_path: Path) 
         assert not path.exists()
     assert pq.ParquetFile(path).num_row_groups == 2
     assert [each.trajectory_id for each in storage.iter_trajectories(path)] == ["a", "b", "c"]
-    assert storage.read_metadata(path) == {
+    assert metadata_of(pq.read_schema(path)) == {
         "record": "trajectories",
         "schema_version": "2",
         "git_commit": storage.git_commit(),

@@ -26,6 +26,7 @@ from steps.tracking import trackers
 from steps.tracking.feed import Job, feed
 from steps.tracking.progress import Progress
 from steps.tracking.spool import read_state, state_path, target_of
+from tests.metrics import read_metrics
 
 LONG_S = 120.0
 """A loaded machine needs seconds to import MLflow and to make its store."""
@@ -92,7 +93,7 @@ def test_each_log_is_one_line_that_can_be_read_at_once(tmp_path: Path) -> None:
     assert before <= found["time"] <= time.time()
     tracker.close()
     tracker.log({"loss": 9.0}, step=2)
-    assert [each["step"] for each in tracking.read_metrics(tmp_path / "metrics.jsonl")] == [1]
+    assert [each["step"] for each in read_metrics(tmp_path / "metrics.jsonl")] == [1]
 
 
 def test_what_is_not_finite_stays_json_and_comes_back(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_what_is_not_finite_stays_json_and_comes_back(tmp_path: Path) -> None:
         tracker.log({"a": float("nan"), "b": float("-inf")}, step=0)
     text = (tmp_path / "metrics.jsonl").read_text()
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-    (found,) = tracking.read_metrics(tmp_path / "metrics.jsonl")
+    (found,) = read_metrics(tmp_path / "metrics.jsonl")
     assert found["metrics"]["a"] != found["metrics"]["a"]
     assert found["metrics"]["b"] == float("-inf")
 
@@ -109,18 +110,18 @@ def test_a_step_has_a_line_for_each_call(tmp_path: Path) -> None:
     with tracking.FileTracker(tmp_path) as tracker:
         tracker.log({"sft/loss": 1.0}, step=6)
         tracker.log({"probe/format_rate": 0.5}, step=6)
-    found = [(each["step"], each["metrics"]) for each in tracking.read_metrics(tracker.path)]
+    found = [(each["step"], each["metrics"]) for each in read_metrics(tracker.path)]
     assert found == [(6, {"sft/loss": 1.0}), (6, {"probe/format_rate": 0.5})]
 
 
 def test_a_second_attempt_appends_behind_a_line_cut_by_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "time": 0, "metrics": {"loss": 2}}\n{"step": 2, "ti')
-    assert [each["step"] for each in tracking.read_metrics(path)] == [1]
+    assert [each["step"] for each in read_metrics(path)] == [1]
     with tracking.FileTracker(tmp_path) as tracker:
         tracker.log({"loss": 1.0}, step=2)
-    assert [each["step"] for each in tracking.read_metrics(path)] == [1, 2]
-    assert tracking.read_metrics(tmp_path / "none.jsonl") == []
+    assert [each["step"] for each in read_metrics(path)] == [1, 2]
+    assert read_metrics(tmp_path / "none.jsonl") == []
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning(
@@ -414,7 +415,7 @@ def test_an_unreachable_server_neither_stops_nor_slows_training(
         for step in range(200):
             tracker.log({"loss": 1.0 / (step + 1)}, step)
     assert "not done within" not in caplog.text
-    assert len(tracking.read_metrics(tmp_path / "out" / "metrics.jsonl")) == 200
+    assert len(read_metrics(tmp_path / "out" / "metrics.jsonl")) == 200
     warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "python -m steps.tracking" in warnings[0].getMessage()

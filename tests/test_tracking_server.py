@@ -27,6 +27,7 @@ from steps import tracking
 from steps.tracking import spool as spooling
 from steps.tracking import trackers
 from steps.tracking.spool import read_state, target_of
+from tests.metrics import read_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[1]
@@ -258,7 +259,7 @@ def test_a_server_killed_and_started_again_in_mid_run(
         tracker.close(wait_s=0.0)
     wait_until(lambda: is_empty(config), "the feeding process catches up by itself")
     the_run(server, "killed")
-    assert len(tracking.read_metrics(work / "out" / "metrics.jsonl")) == STEPS
+    assert len(read_metrics(work / "out" / "metrics.jsonl")) == STEPS
 
 
 def test_a_server_that_is_down_from_start_to_end_is_caught_up_with_by_the_command(
@@ -302,7 +303,7 @@ def test_a_server_that_answers_late_or_whose_answers_are_lost(
         before = proxy.passed
         log(tracker, range(21, STEPS + 1))
         tracker.close(wait_s=0.0)
-    lines = tracking.read_metrics(work / "out" / "metrics.jsonl")
+    lines = read_metrics(work / "out" / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     wait_until(lambda: is_empty(config), "the feeding process gets through")
     assert proxy.passed > before

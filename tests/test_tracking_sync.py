@@ -19,6 +19,7 @@ from steps.tracking.jsonl import raw_lines
 from steps.tracking.spool import feeder_lock, target_of
 from steps.tracking.store import Store, first_line
 from steps.tracking.sync import BUSY, NO_RUN, sync
+from tests.metrics import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +359,7 @@ def test_the_file_of_a_resumed_stage_begins_with_its_first_step(
         second.restore(tmp_path / "with_checkpoint")
         for step in (3, 4):
             second.log({"loss": float(step)}, step)
-    lines = tracking.read_metrics(second.path)
+    lines = read_metrics(second.path)
     assert [(line["step"], line["metrics"]) for line in lines] == [
         (1, {"loss": 1.0}),
         (2, {"loss": 2.0}),

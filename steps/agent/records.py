@@ -286,5 +286,3 @@ class TokenSample:
     """Turn index of each learned token, -1 elsewhere."""
     logprobs: tuple[float, ...] = ()
     """Log-probability at sampling of each learned token, 0 elsewhere; empty where none was told."""
-    advantages: tuple[float, ...] = ()
-    returns: tuple[float, ...] = ()

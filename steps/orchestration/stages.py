@@ -43,8 +43,6 @@ class Settled(NamedTuple):
     """What the next stage counts as its input."""
     cache_hit: str | None
     """Pathspec of the task whose result was reused."""
-    seconds: float
-    """That it took to compute, here or there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,7 @@ class Stage:
             self.tracker.log({"cache/hit": 1.0, "cache/saved_seconds": known.seconds}, 0)
             self.tracker.close()
             self.batches.discard()  # of a run that was killed when its result was just kept
-            return Settled(known.result, key, known.task, known.seconds)
+            return Settled(known.result, key, known.task)
         began = time.monotonic()
         root = self.checkpoints.roots[0]
         self.cache.note_begun(self.name, key, run_id=current.run_id, root=root)
@@ -112,7 +110,7 @@ class Stage:
                 result=result,
             )
         self.batches.discard()
-        return Settled(result, key, None, seconds)
+        return Settled(result, key, None)
 
     def keep(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Store `out_dir`; the result as an artifact: plain, relative paths, and `directory`."""

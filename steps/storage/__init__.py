@@ -47,7 +47,6 @@ from steps.storage.schemas import (
     Kind,
     Record,
     check_metadata,
-    metadata_of,
     record_batch,
     records,
     stamped,
@@ -70,7 +69,6 @@ __all__ = [
     "read_examples",
     "read_json",
     "read_manifest",
-    "read_metadata",
     "read_trajectories",
     "recover_trajectories",
     "refused",
@@ -195,12 +193,6 @@ def write_examples(path: Path, examples: Sequence[SFTExample], *, config_digest:
 def read_examples(path: Path) -> list[SFTExample]:
     """Every finetuning row of a file, in the order of writing."""
     return list(_iter_records(path, EXAMPLES))
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """`record`, `schema_version`, `git_commit` and `config_digest` of a file of ours."""
-    with _open_parquet(path) as file:
-        return metadata_of(file.schema_arrow)
 
 
 # Files

@@ -26,7 +26,7 @@ from conf.credentials import shown, without_credentials
 from conf.plain import to_plain
 from conf.schema import Config
 from steps.errors import ConfigError
-from steps.tracking.jsonl import METRICS_FILE, flatten, metrics_line, read_metrics
+from steps.tracking.jsonl import METRICS_FILE, flatten, metrics_line
 from steps.tracking.progress import progress_of
 from steps.tracking.spool import (
     KEY_PREFIX,
@@ -47,7 +47,6 @@ __all__ = [
     "finish_parent_run",
     "flatten",
     "open_tracker",
-    "read_metrics",
     "start_parent_run",
 ]
 

@@ -17,17 +17,6 @@ from typing import Any
 METRICS_FILE = "metrics.jsonl"
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Lines with metrics as they were logged: `step`, `time`, `metrics`; none that a kill cut.
-
-    A step has a line for each call of `log`: the probe after finetuning, say, has one of its own.
-    """
-    found = [line for line in raw_lines(path) if "metrics" in line]
-    for line in found:
-        line["metrics"] = {key: float(value) for key, value in line["metrics"].items()}
-    return found
-
-
 def raw_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole line as it was written; none where there is no file."""
     if not path.exists():

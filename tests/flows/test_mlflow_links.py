@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from steps.tracking import read_metrics
 from tests.flows.fake_runs import STAGES, Runs, planted, run_id_of
+from tests.metrics import read_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

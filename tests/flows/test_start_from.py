@@ -300,7 +300,7 @@ def fingerprints_of(config: conf.Config) -> dict[str, str]:
         parts = fingerprints.parts_of(name, config, before=flow.fingerprint)
         key = fingerprints.fingerprint(parts)
         stage: Any = SimpleNamespace(name=name, parts=parts, fingerprint=key)
-        stage.settle = lambda compute, key=key: Settled({}, key, None, 0.0)
+        stage.settle = lambda compute, key=key: Settled({}, key, None)
         spa_flow.result_of(flow, stage, lambda stage: {})
         found[name] = flow.fingerprint
     return found
