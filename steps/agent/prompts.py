@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from envs.errors import unknown_name
 from steps.agent.records import Message, ResponseFormat, StateFormat, Turn
-from steps.errors import ConfigError, unknown_name
+from steps.errors import ConfigError
 
 SYSTEM = "You play a text game. You answer in exactly the format that is asked for."
 _STATE_WORDS = {

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import conf
-from steps.errors import ConfigError, unknown_name
+from envs.errors import unknown_name
+from steps.errors import ConfigError
 
 CACHE_MODES = ("auto", "off", "refresh")
 RETRIES = 1
