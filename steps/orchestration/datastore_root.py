@@ -14,7 +14,7 @@ from pathlib import Path
 from metaflow.metaflow_config import DEFAULT_DATASTORE
 from metaflow.plugins.datastores.local_storage import LocalStorage
 
-from steps.errors import StorageError
+from steps.errors import ConfigError, StorageError
 from steps.orchestration import directory_store, stage_cache
 from steps.orchestration.directory_store import open_transport
 
@@ -24,7 +24,7 @@ _PROBE = b"\0" * 4096
 
 def ready_root(argv: Sequence[str], flow: str) -> None:
     """Make the default datastore; raise `StorageError` where a run of `flow` could keep nothing."""
-    given = _given(argv)
+    given = datastore_options(argv)
     if given.datastore != LocalStorage.TYPE:
         return
     root = given.datastore_root or LocalStorage.get_datastore_root_from_config(
@@ -46,17 +46,26 @@ def ready_root(argv: Sequence[str], flow: str) -> None:
 
 def holds(argv: Sequence[str], key: str) -> bool:
     """Whether a directory was kept under `key` in the datastore that a command line names."""
-    given = _given(argv)
+    given = datastore_options(argv)
     transport = open_transport(given.datastore, given.datastore_root)
     return directory_store.DirectoryStore(transport, Path()).holds(key)
 
 
-def _given(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of the datastore; of one without a value Metaflow says what is wrong."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--datastore", nargs="?", default=DEFAULT_DATASTORE)
-    parser.add_argument("--datastore-root", nargs="?")
-    return parser.parse_known_args([*argv[1:]])[0]
+def datastore_options(argv: Sequence[str], *, need_values: bool = False) -> argparse.Namespace:
+    """The datastore, its root, and the run that `resume` takes up, as a command line names them.
+
+    An option without a value is a `ConfigError` where `need_values`, else None: Metaflow says what
+    is wrong with it.
+    """
+    nargs = None if need_values else "?"
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--datastore", nargs=nargs, default=DEFAULT_DATASTORE)
+    parser.add_argument("--datastore-root", nargs=nargs)
+    parser.add_argument("--origin-run-id", nargs=nargs)
+    try:
+        return parser.parse_known_args([*argv[1:]])[0]
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error}; give the id of the run to take up.") from error
 
 
 def _places(root: Path, flow: str) -> Iterator[Path]:

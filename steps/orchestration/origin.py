@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from metaflow.datastore import FlowDataStore, TaskDataStoreSet
-from metaflow.metaflow_config import DEFAULT_DATASTORE
 from metaflow.util import get_latest_run_id
 
 from steps.errors import ConfigError
+from steps.orchestration.datastore_root import datastore_options
 from steps.orchestration.directory_store import name_of, open_transport
 
 NUM_LISTED = 5
@@ -22,7 +21,7 @@ def check_origin(argv: Sequence[str], flow: str) -> None:
 
     Without the option Metaflow takes the latest run, and says itself where there is none.
     """
-    given = _given(argv)
+    given = datastore_options(argv, need_values=True)
     if any(word.startswith("--origin-run-id=") for word in argv):
         raise ConfigError(
             "write --origin-run-id RUN, without '=': Metaflow would take the settings of its "
@@ -38,7 +37,7 @@ def check_origin(argv: Sequence[str], flow: str) -> None:
 
 def origin_settings(argv: Sequence[str], flow: str) -> dict[str, Any]:
     """The settings of the run that is taken up, or nothing where they can't be read."""
-    given = _given(argv)
+    given = datastore_options(argv, need_values=True)
     with suppress(Exception):  # Metaflow says what is wrong with it
         transport = open_transport(given.datastore, given.datastore_root)
         (found,) = TaskDataStoreSet(
@@ -49,19 +48,6 @@ def origin_settings(argv: Sequence[str], flow: str) -> dict[str, Any]:
         )
         return dict(found["cfg"])
     return {}
-
-
-def _given(argv: Sequence[str]) -> argparse.Namespace:
-    """The run that is asked for, and the datastore."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--origin-run-id")
-    parser.add_argument("--datastore", default=DEFAULT_DATASTORE)
-    parser.add_argument("--datastore-root")
-    try:
-        given, _ = parser.parse_known_args([*argv[1:]])
-    except argparse.ArgumentError as error:
-        raise ConfigError(f"{error}; give the id of the run to take up.") from error
-    return given
 
 
 def _quiet(*_: Any, **__: Any) -> None:
