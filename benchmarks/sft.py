@@ -48,7 +48,7 @@ from steps.agent.records import SFTExample
 from steps.errors import SPAError
 from steps.policies.context import context_length
 from steps.policies.loading import load_tokenizer
-from steps.storage import read_examples
+from steps.storage import TRAIN_FILE, read_examples
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints
 from steps.training.machine import Machine, installed, read_machine
@@ -151,7 +151,7 @@ def play(config: Config, directory: Path) -> list[SFTExample]:
     to: Any = {"out_dir": directory, "tracker": NullTracker()}
     selfplay_generate.selfplay_generate(config, model_dir="", **to)
     filter_format.filter_format(config, trajectories=[directory / selfplay_generate.FILE], **to)
-    return read_examples(directory / filter_format.TRAIN_FILE)
+    return read_examples(directory / TRAIN_FILE)
 
 
 def texts(examples: Sequence[SFTExample]) -> list[str]:

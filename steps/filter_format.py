@@ -32,11 +32,9 @@ from steps.agent.records import (
 )
 from steps.errors import StageError
 from steps.settings import check_settings, teaches_looks_alone
-from steps.storage import iter_trajectories, write_examples
+from steps.storage import TRAIN_FILE, VALIDATION_FILE, iter_trajectories, write_examples
 from steps.tracking import Tracker
 
-TRAIN_FILE = "sft_train.parquet"
-VALIDATION_FILE = "sft_validation.parquet"
 TRAIN, VALIDATION = "train", "validation"
 SALT = "finetuning validation"
 """Makes the split here independent of the one that gave self-play its puzzles."""

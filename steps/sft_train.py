@@ -18,6 +18,7 @@ from steps.agent.records import SFTExample
 from steps.errors import ConfigError, DataError, StageError
 from steps.policies.model_directory import check_model
 from steps.settings import check_settings, cores, env_factory, has_few_puzzles
+from steps.storage import TRAIN_FILE, VALIDATION_FILE
 from steps.tracking import Tracker
 from steps.training.backends import choose_backend, num_ranks, signature
 from steps.training.checkpoints import CheckpointStore, fingerprint_of, save_model
@@ -25,8 +26,6 @@ from steps.training.probe import run_probe
 from steps.training.sft_local import SFTRun, train_sft
 from steps.training.tiny_model import build_tiny
 from steps.workers import Peers, limit_threads, run_ranks
-
-TRAIN_FILE, VALIDATION_FILE = "sft_train.parquet", "sft_validation.parquet"
 
 
 def sft_train(

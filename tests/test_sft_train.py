@@ -14,7 +14,8 @@ from steps import storage
 from steps.agent.records import SFTExample
 from steps.errors import ConfigError, DataError, ModelError, StageError
 from steps.policies.loading import load_model
-from steps.sft_train import TRAIN_FILE, VALIDATION_FILE, sft_train
+from steps.sft_train import sft_train
+from steps.storage import TRAIN_FILE, VALIDATION_FILE
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints
 from tests.training.toys import (

@@ -68,7 +68,7 @@ class Tally:
         self._compare("prediction", prediction, turn.prediction_truth, separator)
         # Without an executed action, and in a world that can't tell, only the truth is possible.
         chances = turn.possible_next or {turn.prediction_truth: 1.0}
-        if sum(chances.values()) < _WHOLE:
+        if not is_whole(chances):
             return
         chance = 0.0 if prediction is None else chance_of(prediction, chances)
         self._count("prediction_possible", float(chance > 0))
@@ -216,6 +216,11 @@ def _mean_share(
     known = [share for share in shares if share is not None]
     surplus = max(len(guesses) - len(states), 0)
     return sum(known) / (len(known) + surplus) if known else None
+
+
+def is_whole(chances: Mapping[str, float]) -> bool:
+    """Whether these are all states that could have come: else no state's chance is known."""
+    return sum(chances.values()) >= _WHOLE
 
 
 def chance_of(state: str, chances: Mapping[str, float]) -> float:

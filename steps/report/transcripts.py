@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from steps.agent.records import Trajectory, Turn
-from steps.agent.worldmodel import chance_of
-
-_WHOLE = 1 - 1e-6
-"""Probabilities that sum to less are not all that could have come: then no chance is known."""
+from steps.agent.worldmodel import chance_of, is_whole
 
 
 def transcript(trajectory: Trajectory) -> dict[str, Any]:
@@ -70,7 +67,7 @@ def _first_new(candidates: Iterable[Trajectory], chosen: list[Trajectory]) -> Tr
 def _turn(turn: Turn) -> dict[str, Any]:
     prediction = turn.parsed.prediction
     chance = None
-    if prediction is not None and sum(turn.possible_next.values()) > _WHOLE:
+    if prediction is not None and is_whole(turn.possible_next):
         chance = chance_of(prediction, turn.possible_next)
     return {
         "index": turn.index,

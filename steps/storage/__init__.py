@@ -55,6 +55,8 @@ from steps.storage.schemas import (
 __all__ = [
     "MANIFEST",
     "SCHEMA_VERSION",
+    "TRAIN_FILE",
+    "VALIDATION_FILE",
     "TrajectoryWriter",
     "atomic_write_json",
     "check_manifest",
@@ -78,6 +80,8 @@ __all__ = [
     "write_trajectories",
 ]
 
+TRAIN_FILE, VALIDATION_FILE = "sft_train.parquet", "sft_validation.parquet"
+"""The filter's rows, which finetuning reads."""
 PARTIAL_SUFFIX = ".partial"
 _ROW_GROUP = 1024
 _COMPRESSION = "zstd"

@@ -77,9 +77,9 @@ def write_model(directory: Path, *, weights: int) -> None:
 
 
 def write_rows(directory: Path, num: int) -> None:
-    storage.write_examples(directory / sft_train.TRAIN_FILE, undecided_examples(num))
+    storage.write_examples(directory / storage.TRAIN_FILE, undecided_examples(num))
     rest = [example("A", "Left", split="validation")]
-    storage.write_examples(directory / sft_train.VALIDATION_FILE, rest)
+    storage.write_examples(directory / storage.VALIDATION_FILE, rest)
 
 
 def settings(changes: dict[str, Any] | None = None) -> Config:
@@ -172,8 +172,8 @@ def test_the_same_rows_of_another_commit_and_configuration_are_the_same(
 ) -> None:
     before = key("sft_train", settings())
     files = [
-        tmp_path / "data" / sft_train.TRAIN_FILE,
-        tmp_path / "data" / sft_train.VALIDATION_FILE,
+        tmp_path / "data" / storage.TRAIN_FILE,
+        tmp_path / "data" / storage.VALIDATION_FILE,
     ]
     bytes_before = [file.read_bytes() for file in files]
     monkeypatch.setattr(schemas, "git_commit", lambda: "abc-dirty")
@@ -187,7 +187,7 @@ def test_other_validation_rows_move_the_key_of_finetuning(key: Key, tmp_path: Pa
     """The best step is chosen by them."""
     before = key("sft_train", settings())
     rest = [example("A", "Right", split="validation")]
-    storage.write_examples(tmp_path / "data" / sft_train.VALIDATION_FILE, rest)
+    storage.write_examples(tmp_path / "data" / storage.VALIDATION_FILE, rest)
     assert key("sft_train", settings()) != before
 
 

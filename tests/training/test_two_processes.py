@@ -11,7 +11,7 @@ import torch
 from conf.schema import Config
 from steps import ppo_train, sft_train, storage
 from steps.policies.loading import load_model
-from steps.sft_train import TRAIN_FILE, VALIDATION_FILE
+from steps.storage import TRAIN_FILE, VALIDATION_FILE
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints
 from steps.workers import run_ranks
