@@ -35,8 +35,6 @@ from steps.training.ppo_verl import prepare
 from steps.training.verl_driver import compose
 
 PROMPT, BETWEEN, TURNS = 420, 110, 5
-Batch = Callable[[], Any]
-"""Makes a batch anew: verl's workers write into theirs."""
 
 
 def engine_of(model_type: str, section: Any, model: Any, loss: Any) -> Any:

@@ -34,7 +34,6 @@ from conf.schema import Config
 from conf.suggest import unknown_setting
 
 ROOT = Path(__file__).resolve().parent
-GROUPS = ("env", "model", "profile", "experiment", "cluster")
 FREE = ("env.kwargs",)
 """Sections whose keys the schema doesn't list; the environment itself refuses wrong ones."""
 CHOSEN_BY_OPTION = ("profile", "experiment", "cluster", "seed", "env.id")

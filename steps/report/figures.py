@@ -142,12 +142,6 @@ def drop_reasons(kept: int, dropped: Mapping[str, int], *, title: str = "") -> b
     return _bars(bars, total=kept + sum(dropped.values()), title=title)
 
 
-def counts(values: Mapping[str, int], *, title: str = "") -> bytes:
-    """Counts by name, in the order given, as bars with their shares."""
-    bars = [(name.replace("_", " "), n, COLOURS[0]) for name, n in values.items()]
-    return _bars(bars, total=sum(values.values()), title=title)
-
-
 def between_bounds(
     rates: Mapping[str, tuple[float, float, float]],
     *,
@@ -312,14 +306,14 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 def _bars(bars: Sequence[tuple[str, int, str]], *, total: int, title: str) -> bytes:
     figure, axes = _frame(title, "", "", size=(6.4, 0.8 + 0.3 * len(bars)))
-    largest = max((n for _, n, _ in bars), default=1) or 1
+    largest = max(n for _, n, _ in bars) or 1
     for row, (_, n, colour) in enumerate(bars):
         axes.barh(row, n, color=colour, height=0.66)
         share = f"  {n:,}  ({share_text(n, total)})" if total else f"  {n:,}"
         axes.text(n, row, share, va="center", fontsize=8.5, color=INK)
     axes.yaxis.set_major_locator(FixedLocator(range(len(bars))))
     axes.set_yticklabels([name for name, _, _ in bars])
-    axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
+    axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_xlim(0, largest * 1.25)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value):,}"))

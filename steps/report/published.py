@@ -38,7 +38,6 @@ class Published:
     note: str = ""
 
 
-ARMS = ("vanilla_rl", "state_estimation_rl", "vagen_reward", "spa")
 # Tables 2 and 7: model -> by arm, before and after PPO, Sokoban, FrozenLake, Sudoku, in per cent.
 # VAGEN starts from the instruct model; the paper prints no value of its own before PPO.
 _TABLES_2_AND_7 = {

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-OPTIMIZERS = ("adamw", "muon")
 NOT_HIDDEN = (torch.nn.Embedding,)
 
 
@@ -64,7 +63,7 @@ def build_optimizers(
     betas: tuple[float, float],
     weight_decay: float,
 ) -> Optimizers:
-    """`kind` is one of `OPTIMIZERS`; `lr` is AdamW's, `muon_lr` that of the hidden matrices."""
+    """`kind` is adamw or muon; `lr` is AdamW's, `muon_lr` that of the hidden matrices."""
     hidden = hidden_matrices(model) if kind == "muon" else []
     taken = {id(parameter) for parameter in hidden}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]

@@ -142,7 +142,6 @@ def test_drop_reasons_show_counts_shares_and_no_empty_reason(drawn):
 
 def test_nothing_kept_and_nothing_dropped_can_be_drawn():
     assert size_of(figures.drop_reasons(0, {}))
-    assert size_of(figures.counts({}))
     assert size_of(figures.curve([]))
 
 
