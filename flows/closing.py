@@ -10,7 +10,7 @@ from typing import Any
 from metaflow import Run, namespace
 
 from steps.errors import SPAError
-from steps.orchestration import runs
+from steps.orchestration import command_line, runs
 from steps.orchestration.datastore_root import ready_root
 
 
@@ -34,7 +34,7 @@ def _say_results(argv: Sequence[str], run: Any) -> None:
 
     print(flush=True)
     Console().print(summary_table(run.data.summary))
-    line = runs.card_line(argv, run.id, "evaluate")
+    line = command_line.card_line(argv, run.id, "evaluate")
     print(f"\nThe results in pictures, in a browser:\n  {line}", flush=True)
     env_id, kept = next(iter(run.data.models.items()))
     model = Path(kept["url"]) / kept["model"]
@@ -50,11 +50,11 @@ def _say_how_to_go_on(argv: Sequence[str], run: Any) -> None:
         print(f"\n{error}", flush=True)
     failures = _failures(run)
     step_name = next((each["step"] for each in failures if each["is_noted"]), "")
-    line = runs.resume_line(argv, run.id, step_name)
+    line = command_line.resume_line(argv, run.id, step_name)
     if any(failure["is_of_settings"] for failure in failures):
         print(
             "\nThe run ended early by its settings, which `resume` keeps. Start a new run with "
-            f"others; finished stages are reused:\n  {runs.run_line(argv)}\n"
+            f"others; finished stages are reused:\n  {command_line.run_line(argv)}\n"
             f"Where what they name has been mended in its place, go on with\n  {line}",
             flush=True,
         )

@@ -24,7 +24,7 @@ sys.path.append(str(Path.cwd()))  # a game of one's own: --env my_game:MyGame
 
 import conf
 from steps.errors import ConfigError, SPAError
-from steps.orchestration import runs
+from steps.orchestration import command_line, runs
 
 runs.name_user()
 runs.skip_pylint()
@@ -54,7 +54,7 @@ whose arguments are another's)."""
 
 def read_settings(given: str) -> dict[str, Any]:
     """Parser of the flow's Config: composes the settings of `run` from the command line."""
-    starts = runs.is_starting(ARGV) and runs.command_of(ARGV) == "run"
+    starts = command_line.is_starting(ARGV) and command_line.command_of(ARGV) == "run"
     try:
         if given.strip() not in ("", "{}"):
             raise ConfigError("settings come from --env, --profile, --override ..., not --config.")
@@ -370,27 +370,28 @@ def result_of(flow: SPAFlow, stage: Stage, compute: Callable[[Stage], Result]) -
 
 def main() -> None:
     """Metaflow's command line, with our last word after `run` and `resume`."""
-    if runs.is_starting(ARGV):
+    starts = command_line.is_starting(ARGV)
+    if starts:
         from steps.orchestration.datastore_root import ready_root
         from steps.orchestration.origin import check_origin, origin_settings
 
         try:
-            if runs.command_of(ARGV) == "resume":
+            if command_line.command_of(ARGV) == "resume":
                 check_origin(ARGV, SPAFlow.__name__)
                 settings = origin_settings(ARGV, SPAFlow.__name__)
                 sys.stdout.writelines(f"{line}\n" for line in runs.describe(settings))
                 ready_root(ARGV, SPAFlow.__name__)
         except SPAError as error:
             runs.refuse(error)
-        sys.argv[:] = runs.shown_line(ARGV)  # Metaflow stores the parameter as it reads it
-    if runs.is_starting(ARGV):  # a terminated run ends its tasks, as one does that Ctrl-C ends
+        sys.argv[:] = command_line.shown_line(ARGV)  # Metaflow stores the parameter as it reads it
+        # A terminated run ends its tasks, as one does that Ctrl-C ends.
         for ending in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(ending) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(ending, signal.default_int_handler)
     try:
         SPAFlow()
     except SystemExit as stop:
-        if runs.is_starting(ARGV) and current.run_id:
+        if starts and current.run_id:
             from flows.closing import say_last
 
             say_last(ARGV, f"{SPAFlow.__name__}/{current.run_id}", is_done=not stop.code)

@@ -14,8 +14,6 @@ import difflib
 import getpass
 import logging
 import os
-import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,24 +23,13 @@ from typing import Any, NoReturn
 import conf
 from envs.errors import unknown_name
 from steps.errors import ConfigError
+from steps.orchestration.command_line import FLAGS, command_index, module_line, near
 
 CACHE_MODES = ("auto", "off", "refresh")
 RETRIES = 1
 """How often a stage is tried again after a crash."""
 METAFLOWS_WORKERS = 16
 """Its own `--max-workers`."""
-STARTING = ("run", "resume")
-"""Commands that start a run."""
-FLAGS = (
-    "--quiet",
-    "--not-quiet",
-    "--pylint",
-    "--no-pylint",
-    "--force-rebuild-environments",
-    "--no-force-rebuild-environments",
-    "--help",
-)
-"""Metaflow's options before the command that take no value; any other there takes one."""
 OF_RUN = (
     "--tag",
     "--max-workers",
@@ -54,8 +41,6 @@ OF_RUN = (
     "--namespace",
 )
 """Metaflow's options behind `run`."""
-OF_TWO_VALUES = ("--config", "--config-value")
-"""But for these."""
 STARTS_AT = ("ppo_train", "evaluate")
 """Stages that can start from an earlier run's model."""
 FROM_EARLIER = ("easy_to_hard", "cross_complexity", "cross_game")
@@ -121,7 +106,7 @@ def _check_options(argv: Sequence[str], others: Sequence[str]) -> None:
     What is like none of ours is left to Metaflow.
     """
     ours = [f"--{field.name.replace('_', '-')}" for field in fields(Request)]
-    behind = argv[_command_index(["", *argv]) :]
+    behind = argv[command_index(["", *argv]) :]
     for word in others:
         name = word.partition("=")[0]
         if not name.startswith("--") or word not in behind or name in (*OF_RUN, *FLAGS):
@@ -219,21 +204,6 @@ def name_of(settings: Mapping[str, Any], env_ids: Sequence[str], run_id: str) ->
     return " · ".join([*parts, f"seed {config.seed}", f"run {run_id}"])
 
 
-def resume_line(argv: Sequence[str], run_id: str, step: str = "") -> str:
-    """The command that takes up `run_id`, as it must be typed where `argv` was typed.
-
-    Metaflow goes on where nothing has finished; `step` has it do that step again, and all after it.
-    """
-    return _command(argv, "resume", *([step] if step else []), "--origin-run-id", run_id)
-
-
-def run_line(argv: Sequence[str]) -> str:
-    """A run as it was typed, to be changed and typed again; of a `resume` its beginning alone."""
-    if command_of(argv) != "run":
-        return f"{_command(argv, 'run')} ..."
-    return _command(argv, *shown_line(argv)[_command_index(argv) :])
-
-
 def failure_table(failures: Mapping[str, Mapping[str, Any]], *, finished: Sequence[str]) -> str:
     """What became of each environment, a line each."""
     lines = [f"{len(failures)} of {len(failures) + len(finished)} environments failed:"]
@@ -243,11 +213,6 @@ def failure_table(failures: Mapping[str, Mapping[str, Any]], *, finished: Sequen
         for env_id, failure in failures.items()
     ]
     return "\n".join(lines)
-
-
-def card_line(argv: Sequence[str], run_id: str, step: str) -> str:
-    """The command that opens a step's card in the browser."""
-    return _command(argv, "card", "view", f"{run_id}/{step}")
 
 
 def next_lines(settings: Mapping[str, Any], env_id: str, run_id: str, model: Path) -> list[str]:
@@ -260,47 +225,9 @@ def next_lines(settings: Mapping[str, Any], env_id: str, run_id: str, model: Pat
     }
     differs = {key: word for key, word in given.items() if word != vars(Request()).get(key, "")}
     options = [word for key, value in differs.items() for word in (f"--{key}", value)]
-    sweep = ("steps.evaluate", "passk", *options, "--model", _near(model), "--samples", "64")
+    sweep = ("steps.evaluate", "passk", *options, "--model", near(model), "--samples", "64")
     table = ("steps.report.paper_table", run_id)
-    return [shlex.join([_python(), "-m", *words]) for words in (table, sweep)]
-
-
-def _near(path: Path) -> str:
-    """A path as a person types it."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _command(argv: Sequence[str], *command: str) -> str:
-    before = argv[1 : _command_index(argv)] if is_starting(argv) else ()
-    return shlex.join([_python(), argv[0], *before, *command])
-
-
-def command_of(argv: Sequence[str]) -> str:
-    """Metaflow's command in a command line; empty where there is none."""
-    return "".join(argv[_command_index(argv) :][:1])
-
-
-def _command_index(argv: Sequence[str]) -> int:
-    """Where the command stands: the first word that is no option and no option's value."""
-    index = 1
-    while index < len(argv) and argv[index].startswith("-"):
-        name, equals, _ = argv[index].partition("=")
-        num_values = 0 if name in FLAGS else 2 if name in OF_TWO_VALUES else 1
-        index += 1 + max(0, num_values - len(equals))
-    return index
-
-
-def shown_line(argv: Sequence[str]) -> list[str]:
-    """A command line with no password in its overrides: what Metaflow may keep of it."""
-    return [
-        conf.without_credentials(word) if "--override" in (before, word.split("=")[0]) else word
-        for before, word in zip(["", *argv], argv, strict=False)
-    ]
-
-
-def is_starting(argv: Sequence[str]) -> bool:
-    """Whether a command line starts a run (and isn't a task of one, or a question about one)."""
-    return command_of(argv) in STARTING and "--help" not in argv
+    return [module_line(*words) for words in (table, sweep)]
 
 
 def refuse(error: Exception) -> NoReturn:
@@ -408,11 +335,3 @@ def _check_start(request: Request) -> None:
             f"experiment {request.experiment} starts from an earlier run: give --start-from RUN "
             "(docs/experiments.md has examples)."
         )
-
-
-def _python() -> str:
-    """The interpreter as a person types it."""
-    found = shutil.which("python")
-    if found and Path(found).absolute() == Path(sys.executable).absolute():
-        return "python"
-    return _near(Path(sys.executable))

@@ -8,7 +8,7 @@ import pytest
 
 import conf
 from steps.errors import ConfigError
-from steps.orchestration import runs
+from steps.orchestration import command_line, runs
 from steps.orchestration.runs import Request, read_request, settings_of
 
 
@@ -136,7 +136,7 @@ def test_a_password_of_an_override_is_in_the_settings_and_is_neither_said_nor_ke
 def test_a_command_line_is_shown_without_the_passwords_of_its_overrides() -> None:
     typed = ["f.py", "--datastore-root", "s3://me@store", "run", "--override", "a=http://u:p@h",
              "--override=b=http://u:p@h c=1", "--tag", "s3://me@store"]  # fmt: skip
-    assert runs.shown_line(typed) == [
+    assert command_line.shown_line(typed) == [
         *typed[:5], "a=http://h", "--override=b=http://h c=1", *typed[7:]
     ]  # fmt: skip
 
@@ -183,16 +183,18 @@ def test_the_resume_line_is_the_command_as_it_was_typed(
     monkeypatch.chdir(tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(runs.shutil, "which", lambda _: "/somewhere/else/python")
-    line = runs.resume_line(["flows/spa_flow.py", "--datastore", "s3", "run", "--env", "a"], "17")
+    monkeypatch.setattr(command_line.shutil, "which", lambda _: "/somewhere/else/python")
+    line = command_line.resume_line(
+        ["flows/spa_flow.py", "--datastore", "s3", "run", "--env", "a"], "17"
+    )
     assert line == (".venv/bin/python flows/spa_flow.py --datastore s3 resume --origin-run-id 17")
-    monkeypatch.setattr(runs.shutil, "which", lambda _: str(python))
-    assert runs.resume_line(["my flow.py", "resume"], "17") == (
+    monkeypatch.setattr(command_line.shutil, "which", lambda _: str(python))
+    assert command_line.resume_line(["my flow.py", "resume"], "17") == (
         "python 'my flow.py' resume --origin-run-id 17"
     )
-    assert runs.resume_line(["f.py", "--datastore-root", "run", "run", "--tag", "a"], "17") == (
-        "python f.py --datastore-root run resume --origin-run-id 17"
-    )
+    assert command_line.resume_line(
+        ["f.py", "--datastore-root", "run", "run", "--tag", "a"], "17"
+    ) == ("python f.py --datastore-root run resume --origin-run-id 17")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_the_resume_line_is_the_command_as_it_was_typed(
     ],
 )
 def test_only_run_and_resume_start_a_run(line: list[str], starts: bool) -> None:
-    assert runs.is_starting(line) is starts
+    assert command_line.is_starting(line) is starts
 
 
 @pytest.mark.parametrize(
@@ -227,8 +229,8 @@ def test_only_run_and_resume_start_a_run(line: list[str], starts: bool) -> None:
 )
 def test_the_command_is_no_options_value(words: str, command: str) -> None:
     line = ["flow", *words.split()]
-    assert runs.command_of(line) == command
-    assert runs.is_starting(line) is (command in ("run", "resume"))
+    assert command_line.command_of(line) == command
+    assert command_line.is_starting(line) is (command in ("run", "resume"))
 
 
 def test_the_options_without_a_value_are_metaflows() -> None:
