@@ -1,11 +1,14 @@
 """The errors a user can cause, each also the standard library's kind.
 
-A message has three parts: what was seen, where, and what to do. `envs.errors.unknown_name` writes
-the commonest of them. Our own mistakes are assertions, and a bad answer of a model is data
+A message has three parts: what was seen, where, and what to do. `unknown_name` writes the
+commonest of them. Our own mistakes are assertions, and a bad answer of a model is data
 (`steps.agent.records.ParseStatus`), never an exception.
 """
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class SPAError(Exception):
@@ -42,3 +45,15 @@ class StageError(SPAError, RuntimeError):
 
 class GameError(SPAError, RuntimeError):
     """A game's own code raised while it was played; the same seed will raise again."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], *, also: str = "") -> str:
+    """The message for a name that isn't known: the nearest known one first, then all of them.
+
+    That of `envs.errors`, which would load the games' libraries with every command line.
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    tail = f" or {also}" if also else ""
+    return f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}{tail}."

@@ -25,12 +25,12 @@ from conf import checks
 from conf.schema import Config
 from envs import bounds_cache, solvers
 from envs.base import TextEnv
-from envs.errors import EnvironmentConfigError, unknown_name
+from envs.errors import EnvironmentConfigError
 from envs.errors import EnvironmentIdError as UnknownEnvironment
 from steps.agent.prompts import History, PredictionSteps, PromptSettings, PromptStyle
 from steps.agent.records import ResponseFormat, Sampling, StateFormat
 from steps.agent.rollout import RolloutSettings
-from steps.errors import ConfigError, EnvironmentIdError
+from steps.errors import ConfigError, EnvironmentIdError, unknown_name
 from steps.policies.base import PolicySpec, check_library
 from steps.policies.engines import check_engine, choose_engine
 from steps.policies.model_directory import base_of_adapter, context_limit

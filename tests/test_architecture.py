@@ -57,7 +57,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "steps.storage": (*BASICS, "steps.agent.records"),
     "steps.tracking": (*BASICS, "steps.agent.records"),
-    "steps.policies": (*BASICS, "envs.errors", "steps.agent"),
+    "steps.policies": (*BASICS, "steps.agent"),
     "steps.preflight": (
         *BASICS,
         "envs",

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from envs.errors import unknown_name
 from steps.agent.records import Message, ResponseFormat, StateFormat, Turn
-from steps.errors import ConfigError
+from steps.errors import ConfigError, unknown_name
 
 SYSTEM = "You play a text game. You answer in exactly the format that is asked for."
 _STATE_WORDS = {

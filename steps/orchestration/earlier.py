@@ -20,9 +20,8 @@ from metaflow.exception import MetaflowException
 
 from conf import to_plain
 from conf.schema import Config
-from envs.errors import unknown_name
 from steps import storage
-from steps.errors import ConfigError, DataError
+from steps.errors import ConfigError, DataError, unknown_name
 from steps.orchestration import datastore_root
 from steps.orchestration.export import ARTIFACTS, export_run
 from steps.orchestration.runs import Request

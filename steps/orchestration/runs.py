@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import conf
-from envs.errors import unknown_name
-from steps.errors import ConfigError
+from steps.errors import ConfigError, unknown_name
 from steps.orchestration.command_line import FLAGS, command_index, module_line, near
 
 CACHE_MODES = ("auto", "off", "refresh")

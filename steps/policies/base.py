@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from envs.errors import unknown_name
 from steps.agent.drivers import Policy
-from steps.errors import ConfigError
+from steps.errors import ConfigError, unknown_name
 
 __all__ = ["POLICY_KINDS", "Policy", "PolicySpec", "check_library", "make_policy"]
 
