@@ -19,6 +19,17 @@ from tests.flows.fake_stages import plant
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("selfplay_generate", "filter_format", "sft_train", "ppo_train", "evaluate")
 QUIET = "tracking.enabled=false"
+CARDS = """
+import sys
+from metaflow import Run, namespace
+from metaflow.cards import get_cards
+namespace(None)
+run = Run(f"SPAFlow/{sys.argv[1]}")
+for step in sys.argv[2:]:
+    (card,) = get_cards(run[step].task)
+    assert "</html>" in card.get(), step
+"""
+"""A program: each step that is named has a card."""
 PATIENCE_S = 600
 Done = subprocess.CompletedProcess[str]
 _LOOK = """

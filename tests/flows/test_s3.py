@@ -20,7 +20,7 @@ import pytest
 
 from steps.errors import ConfigError
 from steps.orchestration.origin import check_origin
-from tests.flows.fake_runs import PATIENCE_S, QUIET, ROOT, STAGES, planted, run_id_of
+from tests.flows.fake_runs import CARDS, PATIENCE_S, QUIET, ROOT, STAGES, planted, run_id_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -30,16 +30,6 @@ SMALLEST = (
     "ppo.total_steps=6 ppo.env_groups=2 evaluation.puzzles=2 evaluation.samples=2 "
     f"evaluation.pass_k=[1,2] sampling.max_new_tokens=8 {QUIET}"
 )
-_CARDS = """
-import sys
-from metaflow import Run, namespace
-from metaflow.cards import get_cards
-namespace(None)
-run = Run(f"SPAFlow/{sys.argv[1]}")
-for step in sys.argv[2:]:
-    (card,) = get_cards(run[step].task)
-    assert "</html>" in card.get(), step
-"""
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +99,7 @@ def test_a_real_run_is_killed_resumed_and_looked_at(bucket: Any, tmp_path: Path)
     resumed = call(tmp_path, flow, "resume", "--origin-run-id", killed)
     assert re.search(r"going on from the checkpoint of step [2-6]", resumed)
     run_id = re.findall(r"run-id (\d+)", resumed)[-1]
-    call(tmp_path, "-c", _CARDS, run_id, *STAGES, "join")
+    call(tmp_path, "-c", CARDS, run_id, *STAGES, "join")
     told = call(tmp_path, "-m", "steps.orchestration.lineage", run_id)
     assert "everything is there and unchanged" in told
     assert told.count(f"files {PLACE}/spa.store/SPAFlow/") == told.count("computed with ") == 5

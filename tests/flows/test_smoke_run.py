@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from conf.compose import compose, known
-from tests.flows.fake_runs import ROOT, STAGES, Done, artifacts, run_id_of
+from tests.flows.fake_runs import CARDS, ROOT, STAGES, Done, artifacts, run_id_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -39,16 +39,6 @@ sizes = {
 curve = Run(f"SPAFlow/{sys.argv[1]}")["ppo_train"].task.data.ppo["curve"]
 rows = [len(pickle.dumps(curve[:count], 4)) for count in (1, len(curve))]
 print(json.dumps([sizes, (rows[1] - rows[0]) / (len(curve) - 1)]))
-"""
-_CARDS = """
-import sys
-from metaflow import Run, namespace
-from metaflow.cards import get_cards
-namespace(None)
-run = Run(f"SPAFlow/{sys.argv[1]}")
-for step in sys.argv[2:]:
-    (card,) = get_cards(run[step].task)
-    assert "</html>" in card.get(), step
 """
 SCORES = {
     "pass@1", "pass@1_low", "pass@1_high", "pass@8", "n", "floor", "ceiling", "puzzles",
@@ -209,7 +199,7 @@ def test_all_five_stages_end_in_a_summary_and_have_cards(work: Path, anew: Done)
     assert (scores["n"], scores["puzzles"]) == (64, 8)
     assert 0 < scores["floor"] < scores["ceiling"] < 1
     assert "the card of this step is incomplete" not in anew.stdout
-    call(work, "-c", _CARDS, run_id, *STAGES, "join")
+    call(work, "-c", CARDS, run_id, *STAGES, "join")
     model = end["models"]["frozenlake"]
     assert (Path(model["url"]) / model["model"] / "config.json").is_file()
 
