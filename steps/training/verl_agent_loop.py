@@ -148,7 +148,7 @@ class SPAAgentLoop(AgentLoopBase):
             output = await self.server_manager.generate(
                 request_id=request_id, prompt_ids=prompt_ids, sampling_params=params
             )
-            logprobs = None if output.log_probs is None else tuple(output.log_probs)
+            logprobs = tuple(output.log_probs) if output.log_probs else None
             if not output.token_ids or (logprobs is None and params["logprobs"]):
                 raise RuntimeError(
                     f"the inference server gave no tokens for a prompt of {len(prompt_ids)} "

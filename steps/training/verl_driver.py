@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steps.errors import SPAError
+from steps.errors import ConfigError, SPAError
 from steps.training.verl_launch import MISTAKE, Phase
 from steps.training.verl_workers import AgentWorker, Runner
 
@@ -95,7 +95,10 @@ def start_ray(address: str, num_gpus: int) -> None:
         "worker_process_setup_hook": "steps.training.verl_hooks.install",
     }
     if address:
-        ray.init(address=address, runtime_env=runtime_env)
+        try:
+            ray.init(address=address, runtime_env=runtime_env)
+        except ConnectionError as error:
+            raise ConfigError(cannot_join(address, str(error.__cause__ or error))) from error
         return
     num_cpus = max(os.cpu_count() or 1, CPUS_PER_GPU * max(num_gpus, 1))
     ray.init(
@@ -104,6 +107,18 @@ def start_ray(address: str, num_gpus: int) -> None:
         include_dashboard=False,
         runtime_env=runtime_env,
     )
+
+
+def cannot_join(address: str, why: str) -> str:
+    """The sentence for a cluster that didn't take us; `why` is Ray's."""
+    if "AuthenticationError" in why:
+        return (
+            f"the Ray cluster at {address} (verl.ray_address) asks for a token, and was shown "
+            "none or another: set RAY_AUTH_MODE=token for the flow and for `ray start` on every "
+            "host, with one ~/.ray/auth_token (or RAY_AUTH_TOKEN), or RAY_AUTH_MODE=disabled for "
+            "all of them. `ray start --head` asks for one wherever that file exists."
+        )
+    return f"the Ray cluster at {address} (verl.ray_address) can't be joined: {why.splitlines()[0]}"
 
 
 def run(run_file: Path) -> None:

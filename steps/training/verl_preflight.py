@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,7 @@ LAYER_BYTES = 34
 """Activations of one layer a token and hidden unit in half precision (Korthikanti et al. 2022,
 without attention)."""
 WORLD_TIMEOUT_S = 120.0
+CLUSTER_TIMEOUT_S = 10.0
 _log = logging.getLogger(__name__)
 _MAKE_WORLD = (
     "import json, sys, envs; envs.make(sys.argv[1], **json.loads(sys.argv[2])).unwrapped.close()"
@@ -124,10 +126,12 @@ def check_sft(config: Config, machine: Machine, size: ModelSize, *, tokens: int)
 def check_ppo(config: Config, machine: Machine, size: ModelSize, *, tokens: int) -> None:
     """Raise where PPO can't start: trainer, critic and vLLM share the GPUs of this host.
 
-    A cluster that exists already (`verl.ray_address`) is judged by Ray: only versions are checked.
+    Of a cluster that exists already (`verl.ray_address`) only versions are checked, and that it
+    answers; the rest is Ray's to judge.
     """
     check_versions(machine, tuple(NEEDED))
     if config.verl.ray_address:
+        check_cluster(config.verl.ray_address)
         return
     num_gpus = config.verl.n_gpus_per_node
     check_gpus(machine, num_gpus, config)
@@ -149,6 +153,23 @@ def check_ppo(config: Config, machine: Machine, size: ModelSize, *, tokens: int)
     has_reference = config.ppo.kl_coef > 0 and config.model.lora_rank == 0
     in_host = 4 * size.parameters if has_reference else 0
     check_host_memory(machine, in_host + (kept * num_gpus if config.verl.offload else 0))
+
+
+def check_cluster(address: str) -> None:
+    """Raise where nobody listens at a Ray cluster's `host:port`; Ray asks for two minutes.
+
+    Other forms of an address (`auto`) are Ray's to find.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CLUSTER_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address} (verl.ray_address): {error}. Start one with "
+            f"`ray start --head --port={port}` on its first host, or mend the address."
+        ) from error
 
 
 def check_architecture(model_config: object) -> None:

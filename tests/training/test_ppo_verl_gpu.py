@@ -6,6 +6,7 @@ two minutes each. `-k one_gpu` needs one GPU, `-k two_gpus` two.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from steps.storage import read_trajectories
 from steps.tracking import NullTracker
 from steps.training import ppo_verl
 from steps.training.checkpoints import DirectoryCheckpoints
+from steps.training.verl_common import ROOT
 from tests.training.toys import BreakingOff, PowerCutError
 from tests.training.verl_parity import NUM_STEPS, compare, config_of, small_llama
 
@@ -113,6 +115,35 @@ def test_two_gpus_shard_the_trainer_and_share_the_rollout(tmp_path: Path) -> Non
     last = load_model(result["model"]).state_dict()
     assert first.keys() == last.keys()
     assert any(not torch.equal(first[name], last[name]) for name in first)
+
+
+def test_two_gpus_as_two_hosts_of_a_ray_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the model on each host, the trainer over both."""
+    from tests.training.ray_hosts import ray_cluster
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
+    model_dir = small_llama(tmp_path / "initial")
+    config = config_of(model_dir, nnodes=2, n_gpus_per_node=1)
+    config = replace(config, ppo=replace(config.ppo, total_steps=2, probe_every=0))
+    with ray_cluster(2, tmp_path, cpus=8, gpus=1) as address:
+        config = replace(config, verl=replace(config.verl, ray_address=address))
+        result = ppo_train(
+            config,
+            model_dir=str(model_dir),
+            out_dir=tmp_path / "ppo",
+            checkpoints=DirectoryCheckpoints(tmp_path / "kept"),
+            tracker=NullTracker(),
+        )
+    assert result["processes"] == 2
+    assert [point["step"] for point in result["curve"]] == [1, 2]
+    assert all(point["rollout/probability_correlation"] > 0.999 for point in result["curve"])
+    kept = DirectoryCheckpoints(tmp_path / "kept").newest(result["fingerprint"])
+    assert kept is not None
+    assert len(list((kept[1] / "actor").glob("model_world_size_2_rank_*.pt"))) == 2
 
 
 @pytest.mark.parametrize("history", ["single_turn"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,15 @@ def test_of_a_cluster_that_exists_only_versions_are_judged() -> None:
     check_ppo(config(ray_address="auto"), bare, SIZE, tokens=16384)
     with pytest.raises(ConfigError, match="verl is missing"):
         check_ppo(config(ray_address="auto"), Machine(), SIZE, tokens=16384)
+
+
+def test_a_cluster_must_answer() -> None:
+    well = Machine(versions=NEEDED)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        check_ppo(config(ray_address=address), well, SIZE, tokens=16384)
+    with pytest.raises(ConfigError, match=rf"no Ray cluster answers at {address} .*ray start"):
+        check_ppo(config(ray_address=address), well, SIZE, tokens=16384)
 
 
 def test_without_a_critic_its_states_need_no_room() -> None:
