@@ -37,7 +37,7 @@ def ray_cluster(hosts: int, work: Path, *, cpus: int, gpus: int) -> Iterator[str
             head = ["--head", f"--port={port}", "--include-dashboard=false"]
             place = head if host == 0 else [f"--address={address}"]
             words = [
-                *(str(Path(sys.executable).with_name("ray")), "start", "--block", *place),
+                *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *place),
                 *(f"--num-cpus={cpus}", f"--num-gpus={gpus}", "--disable-usage-stats"),
                 *(f"--min-worker-port={first}", f"--max-worker-port={first + PORTS_EACH - 1}"),
             ]
