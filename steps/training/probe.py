@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
+from typing import Any
 
 import gymnasium
 
@@ -18,9 +19,11 @@ from steps.agent.records import StopReason, Trajectory
 from steps.agent.rollout import EpisodeSpec, RolloutSettings, run_episodes
 from steps.agent.seeds import Stream, mix_seed
 from steps.policies.base import Policy
+from steps.policies.context import within_context
 from steps.policies.hf import HFPolicy
 from steps.settings import rollout_settings
 from steps.training import teacher_forced
+from steps.training.tokenization import SFTRow
 from steps.workers import Peers
 
 SPLIT = "validation"
@@ -155,9 +158,17 @@ def forced_scores(
     make_env: Callable[[], gymnasium.Env[str, str]],
 ) -> dict[str, float]:
     """Likelihoods of true answers on validation puzzles, the same at every probe."""
+    longest = within_context(policy.model.config)
+    rows = forced_rows(config, make_env, policy.tokenizer, longest=longest)
+    found: dict[str, float] = teacher_forced.scores(peers, policy.model, rows)
+    return found
+
+
+def forced_rows(
+    config: Config, make_env: Callable[[], gymnasium.Env[str, str]], tokenizer: Any, *, longest: int
+) -> list[SFTRow]:
+    """The true answers of a probe; those of more than `longest` tokens are left out."""
     count = config.evaluation.teacher_forced_puzzles
     seeds = draw_seeds(make_env, SPLIT, count, config.ppo.base_seed)
     examples = teacher_forced.true_answers(config, make_env, seeds)
-    rows = teacher_forced.tokenized(examples, policy.model, policy.tokenizer)
-    found: dict[str, float] = teacher_forced.scores(peers, policy.model, rows)
-    return found
+    return teacher_forced.tokenized(examples, tokenizer, longest=longest)

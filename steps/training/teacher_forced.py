@@ -58,7 +58,8 @@ def measure(
     }
     tokenizer = load_tokenizer(model_dir, **origin)
     model = load_model(model_dir, device=config.device, dtype=config.model.dtype, **origin)
-    rows = tokenized(true_answers(config, env_factory(config), seeds), model, tokenizer)
+    examples = true_answers(config, env_factory(config), seeds)
+    rows = tokenized(examples, tokenizer, longest=within_context(model.config))
     found: dict[str, float] = scores(Peers(), model, rows)
     return found
 
@@ -89,10 +90,9 @@ def true_answers(
     return [row for trajectory in played for row in _examples(trajectory)]
 
 
-def tokenized(examples: Sequence[SFTExample], model: Any, tokenizer: Any) -> list[SFTRow]:
-    """Token rows, the shortest first; those longer than the model's context are left out."""
-    limit = within_context(model.config)
-    fitting = tokenize_examples(examples, tokenizer, max_length=limit)
+def tokenized(examples: Sequence[SFTExample], tokenizer: Any, *, longest: int) -> list[SFTRow]:
+    """Token rows, the shortest first; those of more than `longest` tokens are left out."""
+    fitting = tokenize_examples(examples, tokenizer, max_length=longest)
     return sorted(fitting, key=lambda row: len(row.token_ids))
 
 
@@ -107,9 +107,13 @@ def scores(peers: Peers, model: Any, rows: Sequence[SFTRow]) -> dict[str, float]
     mine = rows[peers.rank :: peers.size]
     for part in micro_batches([len(row.token_ids) for row in mine], model.config.vocab_size):
         sums += _batch_sums(model, mine[part])
-    totals = torch.tensor(peers.sum(sums.flatten().tolist())).view(len(KINDS), _SUMS).tolist()
+    return named(torch.tensor(peers.sum(sums.flatten().tolist())).view_as(sums))
+
+
+def named(sums: torch.Tensor) -> dict[str, float]:
+    """The scores of `span_sums` that were added up."""
     found: dict[str, float] = {}
-    for kind, (nats, tokens, right, answers, exact) in zip(KINDS, totals, strict=True):
+    for kind, (nats, tokens, right, answers, exact) in zip(KINDS, sums.tolist(), strict=True):
         if tokens:
             found[f"{kind}_nll"] = nats / tokens
             found[f"{kind}_tokens"] = right / tokens
@@ -117,14 +121,16 @@ def scores(peers: Peers, model: Any, rows: Sequence[SFTRow]) -> dict[str, float]
     return found
 
 
-def _batch_sums(model: Any, rows: Sequence[SFTRow]) -> torch.Tensor:
-    device = model.device
-    ids_BT = pad_rows([row.token_ids for row in rows], value=0, dtype=torch.long, device=device)
-    kinds_BT = pad_rows([row.kinds for row in rows], value=-1, dtype=torch.long, device=device)
-    logits_BTV = model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT)).logits
-    nats_BT = -token_logprobs(logits_BTV, ids_BT)
-    right_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
-    right_BT[:, 1:] = logits_BTV[:, :-1].argmax(-1) == ids_BT[:, 1:]
+def span_sums(
+    rows: Sequence[SFTRow], nats_BT: torch.Tensor, right_BT: torch.Tensor
+) -> torch.Tensor:
+    """What the scores are made of, `[kinds, numbers]`, of rows of tokens.
+
+    `nats_BT` is each token's negative log-likelihood, `right_BT` whether it is the first choice.
+    """
+    kinds_BT = pad_rows(
+        [row.kinds for row in rows], value=-1, dtype=torch.long, device=nats_BT.device
+    )
     sums = []
     for kind in KINDS:
         inside_BT = kinds_BT == SPAN_KINDS.index(kind)
@@ -133,6 +139,16 @@ def _batch_sums(model: Any, rows: Sequence[SFTRow]) -> torch.Tensor:
         values = (nats_BT * inside_BT, inside_BT, right_BT & inside_BT, has_B, exact_B)
         sums.append([float(value.double().sum()) for value in values])
     return torch.tensor(sums, dtype=torch.float64)
+
+
+def _batch_sums(model: Any, rows: Sequence[SFTRow]) -> torch.Tensor:
+    ids_BT = pad_rows(
+        [row.token_ids for row in rows], value=0, dtype=torch.long, device=model.device
+    )
+    logits_BTV = model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT)).logits
+    right_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+    right_BT[:, 1:] = logits_BTV[:, :-1].argmax(-1) == ids_BT[:, 1:]
+    return span_sums(rows, -token_logprobs(logits_BTV, ids_BT), right_BT)
 
 
 def _examples(trajectory: Trajectory) -> list[SFTExample]:

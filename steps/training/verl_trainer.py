@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,9 +39,11 @@ from conf import from_plain
 from conf.schema import Config
 from steps.agent.records import Trajectory
 from steps.errors import StageError
+from steps.settings import env_factory
 from steps.storage.wire import from_bytes
-from steps.training import probe
+from steps.training import probe, verl_forced
 from steps.training.episodes import Episode, chosen_episodes
+from steps.training.tokenization import SFTRow
 from steps.training.verl_advantages import Place, estimators
 from steps.training.verl_agent_loop import TRAJECTORY
 from steps.training.verl_driver import say
@@ -338,6 +341,13 @@ class SPATrainer(PPOTrainerSync):
             fields=TensorDict(output, batch_size=len(batch)),
         )
 
+    @cached_property
+    def _true_answers(self) -> list[SFTRow]:
+        """Of every probe; a server takes no prompt that leaves no room for an answer."""
+        longest = self.settings.sampling.max_model_len - 1
+        make_env = env_factory(self.settings)
+        return probe.forced_rows(self.settings, make_env, self.tokenizer, longest=longest)
+
     def _validate(self) -> dict[str, float]:
         """A probe, scored as the local backend's; verl asks for one at the last step, too.
 
@@ -359,13 +369,15 @@ class SPATrainer(PPOTrainerSync):
             done, _ = self.replay_buffer.sample(self.global_steps, "val", len(rows["uid"]))
             tq.kv_clear(keys=done.keys, partition_id="val")
         scores = probe_scores(self.settings, self.replay_buffer.probed)
+        forced = verl_forced.scores(self.get_llm_client(), self._true_answers)
+        scores |= {f"probe/teacher_forced_{name}": value for name, value in forced.items()}
         if self.global_steps == 0:
             scores["timing_s/testing"] = time.perf_counter() - began
         return scores
 
 
 def probe_scores(settings: Config, trajectories: list[Trajectory]) -> dict[str, float]:
-    """`probe/...` as in `steps.training.probe`, but for likelihoods under teacher forcing."""
+    """`probe/...` of what was played, as in `steps.training.probe`."""
     found = probe.summarize(ALONE, trajectories)
     found |= probe.pass_scores(ALONE, settings, trajectories)
     found |= probe.class_scores(ALONE, trajectories)

@@ -17,15 +17,18 @@ import torch
 from conf.schema import Config
 from steps.evaluate import evaluate
 from steps.filter_format import filter_format
-from steps.policies.loading import load_model
+from steps.policies.loading import load_model, load_tokenizer
 from steps.ppo_train import ppo_train
 from steps.selfplay_generate import selfplay_generate
+from steps.settings import env_factory
 from steps.sft_train import sft_train
 from steps.storage import read_trajectories
 from steps.tracking import NullTracker
-from steps.training import ppo_verl
+from steps.training import ppo_verl, teacher_forced
 from steps.training.checkpoints import DirectoryCheckpoints
+from steps.training.probe import forced_rows
 from steps.training.verl_common import ROOT
+from steps.workers import Peers
 from tests.training.toys import BreakingOff, PowerCutError
 from tests.training.verl_parity import NUM_STEPS, compare, config_of, small_llama
 
@@ -76,6 +79,7 @@ def test_one_gpu_chain_kill_resume_and_parity(
     assert "probe/success" in before and "probe/success" in trained[-1]
     for point in trained:
         assert point["rollout/probability_correlation"] > 0.999
+    compare_forced(config, model_dir, before)
     seeds = [
         {each.env_seed for each in read_trajectories(dump / f"step_{step}.parquet")}
         for step in (1, 2, 3)
@@ -90,6 +94,19 @@ def test_one_gpu_chain_kill_resume_and_parity(
     )
     assert {"pass@1", "after_sft"} <= report["summary"].keys()
     compare(config, model_dir, dump, trained[0])
+
+
+def compare_forced(config: Config, model_dir: str, probed: dict[str, float]) -> None:
+    """Likelihoods of true answers by vLLM, against those of the model itself."""
+    tokenizer = load_tokenizer(model_dir)
+    rows = forced_rows(config, env_factory(config), tokenizer, longest=2047)
+    torch.set_float32_matmul_precision("highest")
+    wanted = teacher_forced.scores(Peers(), load_model(model_dir, device="cuda"), rows)
+    found = {name: probed[f"probe/teacher_forced_{name}"] for name in wanted}
+    print("teacher forced", found, wanted)
+    for name, value in wanted.items():
+        # A token that two choices share is either's.
+        assert found[name] == pytest.approx(value, abs=1e-3 if name.endswith("_nll") else 0.05)
 
 
 def test_two_gpus_shard_the_trainer_and_share_the_rollout(tmp_path: Path) -> None:

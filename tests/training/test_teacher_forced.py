@@ -15,6 +15,7 @@ from steps.settings import env_factory
 from steps.training import teacher_forced
 from steps.training.teacher_forced import scores, tokenized, true_answers
 from steps.training.tiny_model import build_tokenizer
+from steps.training.tokenization import SFTRow
 from steps.workers import Peers
 from tests.training.fakes import KnownModel, prophet, uniform
 from tests.training.toys import finetuned, toy_config
@@ -40,9 +41,12 @@ def example(response: str) -> SFTExample:
     )
 
 
+def rows_of(*answers: str, longest: int = 1024) -> list[SFTRow]:
+    return tokenized([example(each) for each in answers], TOKENIZER, longest=longest)
+
+
 def forced(model: KnownModel, *answers: str) -> dict[str, float]:
-    rows = tokenized([example(each) for each in answers], model, TOKENIZER)
-    found: dict[str, float] = scores(Peers(), model, rows)
+    found: dict[str, float] = scores(Peers(), model, rows_of(*answers))
     return found
 
 
@@ -84,11 +88,9 @@ def test_kinds_that_no_answer_has_are_left_out() -> None:
 
 
 def test_answers_longer_than_the_context_are_left_out() -> None:
-    lengths = [len(row.token_ids) for row in tokenized([example(a) for a in ANSWERS],
-                                                       uniform(SIZE), TOKENIZER)]  # fmt: skip
+    lengths = [len(row.token_ids) for row in rows_of(*ANSWERS)]
     assert lengths == sorted(lengths) and lengths[0] < lengths[1]
-    model = uniform(SIZE, max_positions=lengths[0])
-    assert len(tokenized([example(a) for a in ANSWERS], model, TOKENIZER)) == 1
+    assert len(rows_of(*ANSWERS, longest=lengths[0])) == 1
 
 
 def test_ranks_read_a_share_each() -> None:
@@ -97,8 +99,7 @@ def test_ranks_read_a_share_each() -> None:
             return list(values)
 
     model = uniform(SIZE)
-    rows = tokenized([example(ANSWERS[0])] * 5, model, TOKENIZER)
-    scores(Half(1, 2), model, rows)
+    scores(Half(1, 2), model, rows_of(*[ANSWERS[0]] * 5))
     assert model.num_rows == 2
 
 

@@ -248,10 +248,12 @@ class Setting:
         self.trainer._init_tokenizer()
         self.trainer._init_dataloader()
         self.trainer.global_steps = 1
+        client = DoorOpener(self.trainer.tokenizer, fail_every=fail_every, answers=answers)
+        self.trainer.get_llm_client = lambda: client
         self.trainer.agent_loop_manager = EarlyManager.create(
             workers=workers,
             config=verl_config_,
-            llm_client=DoorOpener(self.trainer.tokenizer, fail_every=fail_every, answers=answers),
+            llm_client=client,
             teacher_client=None,
             reward_loop_worker_handles=[None],
         )
@@ -349,6 +351,8 @@ def test_each_step_has_its_own_rows_and_a_probe_its_scores(setting: Setting) -> 
     assert len(set(seen)) == len(seen)
     scores = trainer._validate()
     assert scores["probe/num_turns"] == 1.0 and 0.0 <= scores["probe/success"] <= 1.0
+    assert scores["probe/teacher_forced_answer_nll"] == pytest.approx(0.25)
+    assert scores["probe/teacher_forced_answer_exact"] == 1.0
     assert "probe/pass@1" in scores and not tq.kv_list("val").get("val")
     trainer.global_steps = 3
     assert trainer._validate() == {}

@@ -74,7 +74,7 @@ def config_of(model_dir: Path, **verl: Any) -> Config:
             "evaluation.puzzles=4",
             "evaluation.samples=2",
             "evaluation.pass_k=[1,2]",
-            "evaluation.teacher_forced_puzzles=0",
+            "evaluation.teacher_forced_puzzles=8",
         ],
     )
     section = replace(

@@ -22,7 +22,7 @@ class TwoDoors(Doors):
 class DoorOpener:
     """Well-formed answers to `tests.training.toys.Doors`; fails at each `fail_every`-th request.
 
-    Without `answers` none ever comes.
+    Without `answers` none ever comes. Every token of a prompt is its first choice, at .25 nats.
     """
 
     def __init__(self, tokenizer: Any, *, fail_every: int = 0, answers: bool = True) -> None:
@@ -43,6 +43,14 @@ class DoorOpener:
             await asyncio.sleep(3600)
         if self.fail_every and self.asked % self.fail_every == 0:
             raise RuntimeError("the server is gone")
+        if "prompt_logprobs" in sampling_params:
+            return TokenOutput(
+                token_ids=[0],
+                extra_fields={
+                    "prompt_logprobs": [[-0.25]] * len(prompt_ids),
+                    "prompt_ids": [[token] for token in [*prompt_ids[1:], 0]],
+                },
+            )
         assert sampling_params["stop_token_ids"] and not sampling_params["ignore_eos"]
         ids = random.Random(f"{request_id}{len(prompt_ids)}").choice(self.answers)
         ids = ids[: sampling_params["max_tokens"]]
