@@ -197,6 +197,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "steps.training.verl_judge",
         "steps.training.verl_router",
         "steps.training.verl_trainer",
+        "steps.training.verl_sft_validation",
         "steps.training.verl_workers",
     ),
     "xgrammar": ("steps.policies.constrained",),

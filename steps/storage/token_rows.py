@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from steps.errors import DataError
 from steps.storage.digests import replacing
 
-_SCHEMA = pa.schema([("token_ids", pa.list_(pa.int32())), ("weights", pa.list_(pa.float32()))])
+_TYPES = {"token_ids": pa.int32(), "weights": pa.float32(), "kinds": pa.int8()}
 _ORDER = b"spa.order"
 
 
@@ -28,6 +28,8 @@ class TokenRows:
     token_ids: Sequence[Sequence[int] | np.ndarray]
     weights: Sequence[Sequence[float] | np.ndarray]
     """Loss weight of each token, 0 on the prompt."""
+    kinds: Sequence[Sequence[int] | np.ndarray] = field(default_factory=tuple)
+    """Kind of span of each token, -1 for none; empty where nobody asks."""
     order: Sequence[int] = field(default_factory=tuple)
     """Row numbers, batch after batch; empty takes each row once."""
 
@@ -35,10 +37,13 @@ class TokenRows:
 def write_token_rows(path: Path, rows: TokenRows) -> None:
     """Write a file; it appears when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table(
-        [pa.array(rows.token_ids, _SCHEMA[0].type), pa.array(rows.weights, _SCHEMA[1].type)],
-        schema=_SCHEMA.with_metadata({_ORDER: np.asarray(rows.order, dtype="<i8").tobytes()}),
-    )
+    columns = {
+        name: pa.array(getattr(rows, name), pa.list_(each))
+        for name, each in _TYPES.items()
+        if name != "kinds" or len(rows.kinds)
+    }
+    order = np.asarray(rows.order, dtype="<i8").tobytes()
+    table = pa.table(columns).replace_schema_metadata({_ORDER: order})
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
@@ -55,6 +60,7 @@ def read_token_rows(path: Path) -> TokenRows:
     return TokenRows(
         token_ids=_rows(table.column("token_ids")),
         weights=_rows(table.column("weights")),
+        kinds=_rows(table.column("kinds")) if "kinds" in table.column_names else (),
         order=order.tolist(),
     )
 

@@ -3,9 +3,8 @@
 The same data, order, loss and schedule as `sft_local`, which stays the readable reference: the loss
 is the sum over weighted tokens divided by the weights of the whole batch (verl counts them over all
 GPUs), and batch s holds the same rows. verl runs as a subprocess (`verl_launch`), is handed token
-ids (`verl_sft_data`) and reports by files. Validation losses by kind of span, and the probe, are
-taken by us from the finished model; on the way there is verl's own, a mean over batches of their
-means, under another name (`sft/validation_batch_loss`).
+ids (`verl_sft_data`) and reports by files, validation losses by kind of span among them
+(`verl_sft_validation`). The probe is taken here, from the finished model.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from steps.training.lora import merge_adapters
 from steps.training.machine import Machine, read_machine
 from steps.training.model_size import size_of
 from steps.training.probe import run_probe
-from steps.training.sft_local import evaluate_loss
 from steps.training.tokenization import SFTRow, tokenize_sets
 from steps.training.verl_checkpoints import Keeper, Note, newest_step, restore, step_directory
 from steps.training.verl_common import environment, kernels, sharding
@@ -89,9 +87,6 @@ def train_sft_verl(
     kept_step = progress.best or plan.steps
     trained = _finished(config, plan, kept_step, checkpoints.at(kept_step, fingerprint))
     model = load_model(str(trained), device=config.device)
-    if held_out:
-        losses = evaluate_loss(Peers(), model, held_out, pad=tokenizer.pad_token_id)
-        progress.add(losses, kept_step)
     return {
         "model": str(out_dir / "model"),
         "steps": plan.steps,
@@ -185,6 +180,7 @@ def _write_rows(
             TokenRows(
                 token_ids=[*(row.token_ids for row in held_out), *[(pad, pad)] * missing],
                 weights=[*(row.weights for row in held_out), *[(0.0, 0.0)] * missing],
+                kinds=[*(row.kinds for row in held_out), *[(-1, -1)] * missing],
             ),
         )
 

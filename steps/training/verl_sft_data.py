@@ -21,12 +21,19 @@ from torch.utils.data import Dataset
 from steps.errors import DataError
 from steps.storage.token_rows import TokenRows, read_token_rows
 
+WEIGHTS, KINDS = "spa_weights", "spa_kinds"
+"""Columns of held-out rows, for `verl_sft_validation`."""
+VALIDATION = "val/loss"
+"""verl's name of the loss on held-out rows."""
 SAMPLER_SEED = 0
 """torch's default, which verl leaves."""
 
 
 class TokenRowsDataset(Dataset[dict[str, torch.Tensor]]):
-    """Rows with their own loss weights, for verl's `pad_mode: no_padding`."""
+    """Rows with their own loss weights, for verl's `pad_mode: no_padding`.
+
+    Held-out rows have their spans' kinds besides.
+    """
 
     def __init__(
         self,
@@ -53,11 +60,18 @@ class TokenRowsDataset(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         row = self._row_of[index]
         token_ids = torch.tensor(self.rows.token_ids[row], dtype=torch.long)
-        return {
+        weights = torch.tensor(self.rows.weights[row], dtype=torch.float32)
+        found = {
             "input_ids": token_ids,
             "position_ids": torch.arange(len(token_ids)),
-            "loss_mask": torch.tensor(self.rows.weights[row], dtype=torch.float32),
+            "loss_mask": weights,
         }
+        if not self.rows.kinds:
+            return found
+        # Of held-out rows every token of an answer is told, whatever it weighs.
+        kinds = torch.tensor(self.rows.kinds[row], dtype=torch.long)
+        told = ((weights != 0) | (kinds >= 0)).float()
+        return found | {"loss_mask": told, WEIGHTS: weights, KINDS: kinds}
 
 
 def sampler_order(length: int) -> list[int]:

@@ -8,17 +8,19 @@ from typing import Any
 
 from conf.schema import SFTSection
 from steps.tracking import Tracker
-from steps.training.best import Best
+from steps.training.best import sft_best
 from steps.training.schedules import lr_scale, sft_warmup
+from steps.training.tokenization import SPAN_KINDS
+from steps.training.verl_sft_data import VALIDATION
 
-BATCH_LOSS = "sft/validation_batch_loss"
 NAMES = {
     "train/loss": "sft/loss",
     "train/grad_norm": "sft/grad_norm",
     "train/mfu": "perf/mfu",
     "train/global_tokens": "perf/tokens",
     "perf/max_memory_allocated_gb": "perf/max_memory_allocated_gb",
-    "val/loss": BATCH_LOSS,
+    VALIDATION: "sft/validation_loss",
+    **{f"{VALIDATION}_{kind}": f"sft/validation_loss_{kind}" for kind in SPAN_KINDS},
 }
 """verl's metrics -> ours. Its `train/lr` is left out: it is that of the step to come."""
 LOGGED_EVERY = 20
@@ -48,7 +50,7 @@ class Progress:
         found = {name: float(data[key]) for key, name in NAMES.items() if key in data}
         self._row = self._row | found if step == self.step else found
         self.step = step
-        is_due = (step - 1) % LOGGED_EVERY == 0 or step == self.total or "val/loss" in data
+        is_due = (step - 1) % LOGGED_EVERY == 0 or step == self.total or VALIDATION in data
         if not found or not is_due:
             return
         now = {"sft/lr": self.section.lr * self._lr_scale(step), "sft/seconds": self.seconds}
@@ -59,19 +61,10 @@ class Progress:
             self.curve.append(row)
         self.tracker.log({key: value for key, value in row.items() if key != "step"}, step)
 
-    def add(self, losses: dict[str, float], step: int) -> None:
-        """What was measured of a step's model once the training was over."""
-        if any(row["step"] == step for row in self.curve):
-            self.curve = [row | losses if row["step"] == step else row for row in self.curve]
-        else:
-            self.curve = [*self.curve, {"step": step, **losses}]
-        self.tracker.log(losses, step)
-
     @property
     def best(self) -> int | None:
         """Step of the lowest validation loss so far, where the settings want it (`sft.keep`)."""
-        judge = Best(metric=BATCH_LOSS, sign=-1, is_wanted=self.section.keep == "best")
-        return judge.step(self.curve)
+        return sft_best(self.section.keep).step(self.curve)
 
     def _lr_scale(self, step: int) -> float:
         return lr_scale(

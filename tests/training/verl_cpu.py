@@ -15,7 +15,7 @@ import torch
 from verl.plugin.platform import platform_manager
 from verl.plugin.platform.platform_cuda import PlatformCUDA
 
-from steps.training import verl_hooks
+from steps.training import verl_hooks, verl_sft_validation
 
 
 class CPUModule(types.ModuleType):
@@ -76,7 +76,6 @@ def main() -> None:
     verl_hooks.install()
     platform_manager.PlatformRegistry.register(platform="cpu")(PlatformCPU)
     platform_manager.set_platform(PlatformCPU())
-    from verl.trainer import sft_trainer
     from verl.utils import distributed
     from verl.workers.engine.base import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
@@ -86,7 +85,7 @@ def main() -> None:
         model_type="language_model", backend=["fsdp", "fsdp2"], device=["cpu"]
     )
     take(FSDPEngineWithLMHead)
-    sft_trainer.main()
+    verl_sft_validation.main()
 
 
 if __name__ == "__main__":
