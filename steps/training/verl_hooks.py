@@ -11,7 +11,10 @@ local backend's does. Without flash-attention's kernels
 - it computes logits of all tokens, of which few are learned (`verl_head`).
 
 To make micro-batches it takes all rows of all columns apart, for each of them anew: seconds of a
-step where an episode is many short sequences. Ours takes what is asked for (`select_rows`).
+step where an episode is many short sequences. Ours takes what is asked for (`select_rows`). Its
+losses cut each answer from the model's output by itself: eight operations and three waits for the
+GPU for each, forward and backward; ours cut all at once (`padded_answers`). And it shares rows
+among ranks by comparing elements of a tensor; ours compare numbers.
 
 A function is exchanged when its module is imported, which costs the processes that never import it
 nothing. Ray's workers call `install` themselves, finetuning processes in `verl_sft_driver`.
@@ -33,7 +36,7 @@ def install() -> None:
     for name, mend in MENDED.items():
         module = sys.modules.get(name)
         if module is not None:
-            mend(module)
+            _mend_once(module, mend)
         elif not any(isinstance(each, _Finder) and each.name == name for each in sys.meta_path):
             sys.meta_path.insert(0, _Finder(name, mend))
 
@@ -62,9 +65,15 @@ def _after_loading(loader: Any, mend: Callable[[ModuleType], None]) -> None:
 
     def exec_module(module: ModuleType) -> None:
         load(module)
-        mend(module)
+        _mend_once(module, mend)
 
     loader.exec_module = exec_module
+
+
+def _mend_once(module: ModuleType, mend: Callable[[ModuleType], None]) -> None:
+    if not module.__dict__.get("spa_mended"):
+        mend(module)
+        module.__dict__["spa_mended"] = True
 
 
 def _mend_critic(module: ModuleType) -> None:
@@ -104,11 +113,34 @@ def _mend_rows(module: ModuleType) -> None:
     module.__dict__["index_select_tensor_dict"] = index_select_tensor_dict
 
 
+def _mend_padding(module: ModuleType) -> None:
+    """`losses` has it by name, and may have been imported before."""
+    others = module.__dict__["no_padding_2_padding"]
+
+    def no_padding_2_padding(tensor: Any, data: Any) -> Any:
+        return padded_answers(tensor, data, others=others)
+
+    module.__dict__["no_padding_2_padding"] = no_padding_2_padding
+
+
+def _mend_balance(module: ModuleType) -> None:
+    balance = module.__dict__["get_seqlen_balanced_partitions"]
+
+    def get_seqlen_balanced_partitions(seqlen_list: Any, *others: Any, **named: Any) -> Any:
+        lengths = seqlen_list.tolist() if hasattr(seqlen_list, "tolist") else seqlen_list
+        return balance(lengths, *others, **named)
+
+    module.__dict__["get_seqlen_balanced_partitions"] = get_seqlen_balanced_partitions
+
+
 MENDED: Mapping[str, Callable[[ModuleType], None]] = {
     "verl.utils.model": _mend_critic,
+    "verl.utils.seqlen_balancing": _mend_balance,
     "verl.utils.tensordict_utils": _mend_rows,
     "verl.utils.torch_functional": _mend_logprobs,
     "verl.workers.engine.fsdp.transformer_impl": _mend_engine,
+    "verl.workers.utils.losses": _mend_padding,
+    "verl.workers.utils.padding": _mend_padding,
 }
 """Module of verl -> what exchanges its function."""
 
@@ -171,6 +203,32 @@ def _jagged_rows(column: Any, chosen: Any) -> Any:
         min_seqlen=int(lengths.min()),
         max_seqlen=int(lengths.max()),
     )
+
+
+def padded_answers(tensor: Any, data: Any, *, others: Callable[[Any, Any], Any]) -> Any:
+    """Answers `[rows, longest, ...]` of a model's output; verl's `no_padding_2_padding`.
+
+    `tensor` is jagged or its values `[tokens, ...]`, of rows of prompt and answer; what stands at a
+    token is of the next one. Prompts and answers that are padded, and what verl refuses, are left
+    to `others`, verl's own function.
+    """
+    import torch
+
+    prompts, responses = data["prompts"], data["responses"]
+    if not (prompts.is_nested and responses.is_nested):
+        return others(tensor, data)
+    values = tensor.values() if tensor.is_nested else tensor
+    asked, spoken = prompts.offsets().diff(), responses.offsets().diff()
+    ends = (asked + spoken).cumsum(0)
+    if bool((asked == 0).any() | (ends[-1] != len(values))):
+        return others(tensor, data)
+    told = data.get("max_response_len", -1)
+    longest = getattr(told, "data", told)
+    counted = torch.arange(int(spoken.max()) if longest < 0 else longest, device=ends.device)
+    places = (ends - spoken - 1)[:, None] + counted
+    beyond = counted >= spoken[:, None]
+    found = values[places.masked_fill(beyond, 0)]
+    return found.masked_fill(beyond[(..., *[None] * (values.dim() - 1))], 0)
 
 
 def load_critic(

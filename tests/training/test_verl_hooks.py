@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ pytestmark = pytest.mark.verl
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
-from verl.utils import tensordict_utils, torch_functional
+from verl.utils import seqlen_balancing, tensordict_utils, torch_functional
+from verl.workers.utils.padding import no_padding_2_padding
 
+from steps.training import verl_hooks
 from steps.training.label_logprobs import label_logprobs, token_entropies
-from steps.training.verl_hooks import load_critic, select_rows, without_mask
+from steps.training.verl_hooks import load_critic, padded_answers, select_rows, without_mask
 from tests.training.llamas import untrained_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +51,13 @@ method = transformer_impl.FSDPEngineWithLMHead.prepare_model_outputs
 assert method.__module__ == "steps.training.verl_head", method.__module__
 select = transformer_impl.tu.index_select_tensor_dict
 assert select.__module__ == "steps.training.verl_hooks", select
+from verl.utils import seqlen_balancing
+from verl.workers.utils import losses
+for padded in (losses.no_padding_2_padding, seqlen_balancing.get_seqlen_balanced_partitions):
+    assert padded.__module__ == "steps.training.verl_hooks", padded
+before = [losses.no_padding_2_padding, select]
+verl_hooks.install()
+assert before == [losses.no_padding_2_padding, transformer_impl.tu.index_select_tensor_dict]
 functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE = False
 found = transformer_impl.logprobs_from_logits(torch.zeros(3, 4).bfloat16(), torch.tensor([0, 1, 2]))
 assert found.dtype is torch.float32, found
@@ -187,3 +197,90 @@ def test_rows_are_those_that_verl_selects(indices: list[int] | torch.Tensor) -> 
     assert tensordict_utils.unwrap_non_tensor_data(mine["temperature"]) == 1.0
     assert batch["ids"].size(0) == 4  # as it was
     assert select_rows(None, indices, others=tensordict_utils.index_select_tensor_dict) is None
+
+
+def output_of(asked: tuple[int, ...], spoken: tuple[int, ...], *sizes: int) -> tuple[Any, Any]:
+    """A model's output for prompts and answers of these lengths, and the batch."""
+
+    def rows(lengths: tuple[int, ...]) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(
+            [torch.zeros(length) for length in lengths], layout=torch.jagged
+        )
+
+    torch.manual_seed(0)
+    values = torch.randn(sum(asked) + sum(spoken), *sizes, requires_grad=True)
+    data = {"prompts": rows(asked), "responses": rows(spoken)}
+    return values, tensordict_utils.get_tensordict(data, {})
+
+
+@pytest.mark.parametrize("jagged", [True, False])
+@pytest.mark.parametrize("sizes", [(), (2,)])
+@pytest.mark.parametrize("longest", [-1, 6])
+@pytest.mark.parametrize("spoken", [(3, 1, 4), (2, 0, 2), (5, 5, 5)])
+def test_answers_and_their_gradients_are_those_that_verl_cuts(
+    spoken: tuple[int, ...], longest: int, sizes: tuple[int, ...], jagged: bool
+) -> None:
+    values, data = output_of((2, 3, 1), spoken, *sizes)
+    tensordict_utils.assign_non_tensor(data, max_response_len=longest)
+    lengths = data["prompts"].offsets() + data["responses"].offsets()
+    output = torch.nested.nested_tensor_from_jagged(values, lengths) if jagged else values
+    found, gradients = [], []
+    for cut in (no_padding_2_padding, lambda *both: padded_answers(*both, others=refused)):
+        answers = cut(output, data)
+        weights = torch.arange(1.0, answers.numel() + 1).reshape(answers.shape)
+        gradients += torch.autograd.grad((answers * weights).sum(), values)
+        found.append(answers)
+    assert found[0].dtype is found[1].dtype and torch.equal(*found)
+    assert torch.equal(*gradients)
+
+
+def refused(tensor: Any, data: Any) -> Any:
+    raise AssertionError("verl's own function")
+
+
+@pytest.mark.parametrize("asked", [(2, 0, 1), (2, 3, 9)])
+def test_what_verl_refuses_to_cut_is_left_to_it(asked: tuple[int, ...]) -> None:
+    values, data = output_of((2, 3, 1), (3, 1, 4))
+    data["prompts"] = output_of(asked, (1, 1, 1))[1]["prompts"]
+    with pytest.raises(AssertionError, match="verl's own"):
+        padded_answers(values, data, others=refused)
+
+
+def test_an_output_is_cut_with_as_many_operations_for_any_number_of_rows() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        number = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.number += 1
+            return func(*args, **(kwargs or {}))
+
+    counted = []
+    for rows in (3, 300):
+        values, data = output_of((2,) * rows, (3,) * rows)
+        with Count() as count:
+            padded_answers(values, data, others=refused).sum().backward()
+        counted.append(count.number)
+    assert counted[0] == counted[1] < 60, counted
+
+
+def test_rows_are_shared_as_by_verl_with_lengths_of_a_tensor() -> None:
+    lengths = torch.randint(1, 99, (64,), generator=torch.Generator().manual_seed(0))
+    module = ModuleType("balancing")
+    theirs = seqlen_balancing.get_seqlen_balanced_partitions
+    seen = []
+
+    def noted(seqlen_list: Any, **named: Any) -> Any:
+        seen.append(seqlen_list)
+        return theirs(seqlen_list, **named)
+
+    module.__dict__["get_seqlen_balanced_partitions"] = noted
+    verl_hooks.MENDED["verl.utils.seqlen_balancing"](module)
+    for equal in (True, False):
+        named = {"k_partitions": 4, "equal_size": equal}
+        found = module.__dict__["get_seqlen_balanced_partitions"](lengths, **named)
+        assert found == theirs(lengths, **named)
+    assert seen == [lengths.tolist()] * 2
