@@ -3,7 +3,7 @@
 Everything else is verl's: models, updates, inference servers, weights from one to the other. A step
 plays `ppo.env_groups` groups; the episodes come back whole (`verl_agent_loop.TRAJECTORY`), are
 judged by the local backend's own `chosen_episodes`, and what isn't chosen is dropped before verl
-computes anything of it.
+computes anything of it. Workers are handed the columns that they read (`verl_columns`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from steps.agent.records import Trajectory
 from steps.errors import StageError
 from steps.settings import env_factory
 from steps.storage.wire import from_bytes
-from steps.training import probe, verl_forced
+from steps.training import probe, verl_columns, verl_forced
 from steps.training.episodes import Episode, chosen_episodes
 from steps.training.tokenization import SFTRow
 from steps.training.verl_advantages import Place, estimators
@@ -305,6 +305,7 @@ class SPATrainer(PPOTrainerSync):
         rollout.calculate_log_probs = asked and compares_logprobs(
             self.settings, self.global_steps - 1
         )
+        batch.fields = list(verl_columns.MODEL)
         try:
             return super()._compute_old_log_prob(batch, metrics)
         finally:
@@ -312,9 +313,14 @@ class SPATrainer(PPOTrainerSync):
 
     def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's, which leaves word to put adapters aside; the critic, who is next, has none."""
+        batch.fields = list(verl_columns.MODEL)
         batch = super()._compute_ref_log_prob(batch, metrics)
         batch.extra_info.pop("no_lora_adapter", None)
         return batch
+
+    def _compute_values(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        batch.fields = list(verl_columns.MODEL)
+        return super()._compute_values(batch, metrics)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """By the registered estimator, which unlike verl's sees whole episodes and the values."""
@@ -340,6 +346,14 @@ class SPATrainer(PPOTrainerSync):
             partition_id=batch.partition_id,
             fields=TensorDict(output, batch_size=len(batch)),
         )
+
+    def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        batch.fields = list(verl_columns.CRITIC)
+        return super()._update_critic(batch, metrics)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        batch.fields = list(verl_columns.ACTOR)
+        return super()._update_actor(batch, metrics)
 
     @cached_property
     def _true_answers(self) -> list[SFTRow]:

@@ -23,13 +23,14 @@ import torch
 import transfer_queue as tq
 from verl.trainer.ppo import core_algos
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.transferqueue_utils import kv_batch_meta2batch_meta
 from verl.workers.rollout import router
 
 from conf import compose, from_plain
 from conf.schema import Config
 from steps.errors import StageError
 from steps.settings import training_seed
-from steps.training import ppo_verl, verl_driver, verl_trainer, verl_watch
+from steps.training import ppo_verl, verl_columns, verl_driver, verl_trainer, verl_watch
 from steps.training.verl_advantages import Discounts, episode_advantages
 from steps.training.verl_launch import TrainerError
 from steps.training.verl_router import start_router
@@ -370,6 +371,8 @@ class Models:
         self.saved: list[str] = []
         self.told: list[tuple[str, bool]] = []
         """Who was asked, and whether to put adapters aside."""
+        self.read: dict[str, set[str]] = {}
+        """The columns that verl would hand to a stage's workers, by the last of these stages."""
 
     def _put(self, batch: Any, **numbers: float) -> Any:
         lengths = [len(row) for row in rows_of(batch, "input_ids")["input_ids"]]
@@ -382,20 +385,27 @@ class Models:
         fields = verl_trainer.TensorDict(fields, batch_size=len(lengths))
         return tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
 
+    def _note(self, stage: str, batch: Any) -> None:
+        self.read[stage] = set(kv_batch_meta2batch_meta(batch).field_names)
+
     def compute_log_prob(self, batch: Any) -> Any:
+        self._note("log_probs", batch)
         self.told.append(("compute_log_prob", "no_lora_adapter" in batch.extra_info))
         return self._put(batch, log_probs=-0.5, entropy=0.7)
 
     def infer_batch(self, batch: Any) -> Any:
+        self._note("values", batch)
         self.told.append(("infer_batch", "no_lora_adapter" in batch.extra_info))
         self._put(batch, values=0.0)
         return SimpleNamespace(futures=[])
 
     def update_actor(self, batch: Any) -> Any:
+        self._note("actor", batch)
         self.rows_updated.append(len(batch.keys))
         return {"metrics": {"actor/pg_loss": [0.25], "grad_norm": [1.0], "mfu": [0.1]}}
 
     def train_mini_batch(self, batch: Any) -> Any:
+        self._note("critic", batch)
         return SimpleNamespace(get=lambda: {"metrics": {"vf_loss": [0.5], "mfu": [0.1]}})
 
     def save_checkpoint(self, path: str, *_: Any, **__: Any) -> None:
@@ -425,6 +435,12 @@ def test_verls_own_loop_runs_to_its_end_and_its_metrics_become_ours(
     trainer._init_dump_executor()
     trainer.fit(trainer.agent_loop_manager)
     assert models.rows_updated == [4, 4, 4]
+    assert models.read == {
+        "log_probs": set(verl_columns.MODEL),
+        "values": set(verl_columns.MODEL),
+        "critic": set(verl_columns.CRITIC),
+        "actor": set(verl_columns.ACTOR) - {"ref_log_prob", "rollout_is_weights"},
+    }
     steps = [Path(path).parent.name for path in models.saved if path.endswith("actor")]
     assert steps == ["global_step_2", "global_step_3"]
     run = ppo_verl.VerlRun(config=trainer.settings, directory=tmp_path)

@@ -30,7 +30,7 @@ from verl.workers.utils.padding import response_from_nested, response_to_nested
 from benchmarks import update
 from conf import from_plain
 from steps.storage import read_trajectories
-from steps.training import verl_hooks
+from steps.training import verl_columns, verl_hooks
 from steps.training.verl_advantages import estimators
 from steps.training.verl_driver import compose
 from steps.training.verl_episode import TrainedSequence, sequences
@@ -48,7 +48,8 @@ def batch_of(parts: list[TrainedSequence], **columns: torch.Tensor) -> Any:
 
 def infer(made: Any, parts: list[TrainedSequence], name: str) -> torch.Tensor:
     batch = batch_of(parts)
-    output = update.infer(made, batch, entropies=False)
+    read = batch.select(*verl_columns.MODEL, "temperature")
+    output = update.infer(made, read, entropies=False)
     return response_from_nested(output[name], batch["response_mask"])
 
 
