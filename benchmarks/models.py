@@ -56,6 +56,17 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "num_attention_heads": 12,
         "num_key_value_heads": 2,
     },
+    "built-in": {
+        "model_type": "llama",
+        "vocab_size": 1024,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    },
     "tiny": {
         "model_type": "llama",
         "vocab_size": 1024,
@@ -69,7 +80,8 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Of HuggingFaceTB/SmolLM2-135M-Instruct and Qwen/Qwen2.5-{0.5B,1.5B}-Instruct, from their
-config.json; `tiny` is nobody's, for a trial of a benchmark without a GPU."""
+config.json; `built-in` is about `model: tiny_0_5m` as a Llama; `tiny` is nobody's, for a trial of a
+benchmark without a GPU."""
 VOCABULARY = 8192
 """Most pieces of a tokenizer."""
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -4,12 +4,17 @@
     python -m benchmarks.update --max-tokens 24576 --profile 20
     python -m benchmarks.update --all-logits             # verl's own, without `verl_head`
     python -m benchmarks.update --segments false         # PyTorch's allocator as it is by default
+    python -m benchmarks.update --shape built-in --sequences 2700 --prompt 60 --turns 1 \\
+        --lengths 20 60 --max-tokens 24576 --dtype float32 --queue        # many short sequences
+    (the same) --by-row                     # every column, and verl's own `no_padding_2_padding`
 
 verl's own workers, engines and losses with the settings of `benchmarks.ppo_step`: 64 sequences with
 a prompt of 420 tokens and five answers of 65 to 175, 110 tokens of the game between; ids are made
 up. Before each step the memory that PyTorch keeps is given back, as verl does when weights go to
-vLLM (`--keep-memory` doesn't). `--profile N` prints the N operations of each update that took
-longest, on the host and on the card.
+vLLM (`--keep-memory` doesn't). With `--queue` each part takes its rows from verl's queue, which
+needs Ray, and passes without gradients put theirs back; what verl's trainer does in between isn't
+in it. `--profile N` prints the N operations of each update that took longest, on the host and on
+the card.
 """
 
 from __future__ import annotations
@@ -20,8 +25,8 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,11 +35,17 @@ import torch
 
 from benchmarks.models import SHAPES, build_model, build_tokenizer
 from benchmarks.ppo_step import config_of, prompts
-from steps.training import verl_hooks
+from steps.training import verl_columns, verl_hooks
 from steps.training.ppo_verl import prepare
 from steps.training.verl_driver import compose
 
-PROMPT, BETWEEN, TURNS = 420, 110, 5
+BETWEEN = 110
+"""Tokens of the game between two answers."""
+FLOATS = (
+    *("rm_scores", "rollout_log_probs", "log_probs", "entropy", "old_log_probs", "ref_log_prob"),
+    *("values", "advantages", "returns"),
+)
+"""The other columns of tokens that verl's queue holds at a step's end."""
 
 
 def engine_of(model_type: str, section: Any, model: Any, loss: Any) -> Any:
@@ -121,13 +132,15 @@ def batch_of(
     )
 
 
-def made_up(options: argparse.Namespace, vocabulary: int, *names: str) -> Any:
-    """The sequences, with columns of zeros."""
+def made_up(options: argparse.Namespace, vocabulary: int) -> Any:
+    """The sequences, with all columns that verl's queue holds; numbers are 0."""
+    from verl.utils import tensordict_utils as tu
+
     draw = random.Random(0)
     masks = []
     for _ in range(options.sequences):
         row: list[int] = []
-        for turn in range(TURNS):
+        for turn in range(options.turns):
             row += [0] * (BETWEEN if turn else 0) + [1] * draw.randint(*options.lengths)
         masks.append(row)
 
@@ -135,12 +148,81 @@ def made_up(options: argparse.Namespace, vocabulary: int, *names: str) -> Any:
         return [draw.randrange(3, vocabulary) for _ in range(count)]
 
     zeros = nested([torch.zeros(len(mask)) for mask in masks])
-    return batch_of(
-        [words(PROMPT) for _ in masks],
+    rows = batch_of(
+        [words(options.prompt) for _ in masks],
         [words(len(mask)) for mask in masks],
         masks,
-        **dict.fromkeys(names, zeros),
+        **dict.fromkeys(FLOATS, zeros),
     )
+    count = range(len(masks))
+    return tu.assign_non_tensor(
+        rows,
+        uid=[f"{row}" for row in count],
+        session_id=[0 for _ in count],
+        global_steps=[1 for _ in count],
+        num_turns=[options.turns for _ in count],
+        multi_modal_inputs=[{} for _ in count],
+        metrics=[{"generate_sequences": 1.0} for _ in count],
+        extra_fields=[{"episode": bytes(5000)} for _ in count],
+    )
+
+
+class Held:
+    """The sequences in this process."""
+
+    def __init__(self, rows: Any, every: bool) -> None:
+        self.rows, self.every = rows, every
+
+    def take(self, columns: Sequence[str]) -> Any:
+        """These columns, or every one."""
+        wanted = list(self.rows.keys()) if self.every else columns
+        return self.with_temperature(self.rows.select(*wanted, strict=False))
+
+    def put(self, found: Any) -> None:
+        """What a pass without gradients gave, which here nothing reads."""
+
+    @staticmethod
+    def with_temperature(rows: Any) -> Any:
+        """As the trainer tells it to each stage."""
+        from verl.utils import tensordict_utils as tu
+
+        return tu.assign_non_tensor(rows, temperature=1.0)
+
+
+class Queued(Held):
+    """The sequences in verl's queue."""
+
+    def __enter__(self) -> Queued:
+        import ray
+        import transfer_queue
+
+        ray.init(address="local", num_cpus=max(os.cpu_count() or 1, 4), include_dashboard=False)
+        transfer_queue.init({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}})
+        self.named = {"keys": [f"{row}" for row in range(len(self.rows))], "partition_id": "train"}
+        transfer_queue.kv_batch_put(**self.named, fields=self.rows.exclude("temperature"))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        import ray
+        import transfer_queue
+
+        transfer_queue.close()
+        ray.shutdown()
+
+    def take(self, columns: Sequence[str]) -> Any:
+        import transfer_queue
+
+        wanted = None if self.every else list(columns)
+        return self.with_temperature(
+            transfer_queue.kv_batch_get(**self.named, select_fields=wanted)
+        )
+
+    def put(self, found: Any) -> None:
+        import transfer_queue
+
+        # Apart from the columns of these names, which are of answers alone.
+        named = self.named | {"partition_id": "found"}
+        transfer_queue.kv_batch_put(**named, fields=found.exclude("metrics"))
 
 
 @contextmanager
@@ -159,7 +241,7 @@ def one_process(device: str) -> Iterator[None]:
 
 
 def parts_of(
-    options: argparse.Namespace, config: Any, vocabulary: int
+    options: argparse.Namespace, config: Any, sequences: Held
 ) -> dict[str, Callable[[], Any]]:
     """What a step does on the trainer's side, by name and in order."""
     from verl.workers.utils.losses import ppo_loss, value_loss
@@ -167,23 +249,24 @@ def parts_of(
     section = config.actor_rollout_ref
     actor = engine_of("language_model", section.actor, section.model, ppo_loss)
     critic = engine_of("value_model", config.critic, config.critic.model, value_loss)
-    batch = partial(made_up, options, vocabulary)
-    size = options.sequences
+    take, put, size = sequences.take, sequences.put, options.sequences
     return {
-        "old log-probs": lambda: infer(actor, batch(), entropies=True),
-        "values": lambda: infer(critic, batch(), entropies=False),
+        "old log-probs": lambda: put(infer(actor, take(verl_columns.MODEL), entropies=True)),
+        "values": lambda: put(infer(critic, take(verl_columns.MODEL), entropies=False)),
         "critic": lambda: update(
-            critic, batch("values", "returns"), config.critic, size, entropies=False
+            critic, take(verl_columns.CRITIC), config.critic, size, entropies=False
         ),
         "actor": lambda: update(
-            actor, batch("old_log_probs", "advantages"), section.actor, size, entropies=True
+            actor, take(verl_columns.ACTOR), section.actor, size, entropies=True
         ),
     }
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the seconds of each part of each step, then the profile."""
-    with tempfile.TemporaryDirectory() as directory, one_process(options.device):
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(one_process(options.device))
         settings = config_of(options, "")
         tokenizer = build_tokenizer(prompts(settings))
         model_dir = Path(directory) / "model"
@@ -203,11 +286,19 @@ def run(options: argparse.Namespace) -> None:
             from steps.training import verl_head
 
             verl_head.is_cut = lambda micro_batch: False
+        if options.by_row:
+            verl_hooks.padded_answers = lambda tensor, data, others: others(tensor, data)
+        rows = made_up(options, len(tokenizer))
+        sequences = (
+            stack.enter_context(Queued(rows, options.by_row))
+            if options.queue
+            else Held(rows, options.by_row)
+        )
         if options.device == "cuda":
             from verl.utils.device import set_expandable_segments
 
             set_expandable_segments(options.segments == "true")
-        parts = parts_of(options, compose(told["overrides"]), len(tokenizer))
+        parts = parts_of(options, compose(told["overrides"]), sequences)
         for step in range(options.steps):
             if options.device == "cuda" and not options.keep_memory:
                 torch.cuda.empty_cache()
@@ -260,6 +351,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen2.5-1.5b")
     parser.add_argument("--layers", type=int, default=0, help="fewer for a trial of the program")
     parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--prompt", type=int, default=420, help="tokens of it")
+    parser.add_argument("--turns", type=int, default=5, help="answers in a sequence")
     parser.add_argument("--steps", type=int, default=4, help="the first warms up")
     parser.add_argument("--lengths", type=int, nargs=2, default=(65, 175))
     parser.add_argument("--max-tokens", type=int, default=16384, help="of a micro-batch")
@@ -271,6 +364,10 @@ def main() -> None:
     parser.add_argument(
         "--all-logits", action="store_true", help="verl's own, of all tokens (without verl_head)"
     )
+    parser.add_argument(
+        "--by-row", action="store_true", help="every column, and verl's own cutting of answers"
+    )
+    parser.add_argument("--queue", action="store_true", help="rows come from verl's queue")
     parser.add_argument("--profile", type=int, default=0, help="rows of its tables")
     parser.add_argument("--override", action="append", default=[], help="of verl, verbatim")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

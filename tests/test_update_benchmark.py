@@ -28,11 +28,12 @@ update.main()
 """
 
 
-def test_each_part_of_a_step_is_timed_and_both_updates_profiled() -> None:
+@pytest.mark.parametrize("rows", [[], ["--queue"], ["--by-row", "--prompt=30", "--turns=1"]])
+def test_each_part_of_a_step_is_timed_and_both_updates_profiled(rows: list[str]) -> None:
     overrides = [f"--override={name}=fsdp2" for name in FSDP2] + ["--override=trainer.device=cpu"]
     small = ["--device=cpu", "--shape=tiny", "--sequences=8", "--lengths", "3", "9", "--steps=2"]
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, *small, "--profile=5", *overrides],
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, *small, *rows, "--profile=5", *overrides],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
