@@ -2,13 +2,13 @@
 
 verl 0.9.1 loads every critic with flash-attention whatever its configuration says, and gives it a
 head of random weights. Ours has the attention that is configured and starts at value 0, as the
-local backend's does. Without flash-attention's kernels
+local backend's does. It computes logits of all tokens, of which few are learned (`verl_head`), and
+entropies of a whole micro-batch at once in float32; ours are in bounded memory (`label_logprobs`).
+Without flash-attention's kernels
 
-- it takes log-probabilities token by token in Python, and entropies of a whole micro-batch at once
-  in float32; ours are vectorised, and in bounded memory (`label_logprobs`);
+- it takes log-probabilities token by token in Python; ours are vectorised;
 - it hands sdpa a mask of rows that are padded behind. A causal model never looks there, and without
-  a mask torch has its fast kernels (`without_mask`);
-- it computes logits of all tokens, of which few are learned (`verl_head`).
+  a mask torch has its fast kernels (`without_mask`).
 
 To make micro-batches it takes all rows of all columns apart, for each of them anew: seconds of a
 step where an episode is many short sequences. Ours takes what is asked for (`select_rows`). Its
