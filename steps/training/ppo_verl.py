@@ -13,7 +13,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from steps.training import verl_metrics, verl_ppo_limits
 from steps.training.best import ppo_best
 from steps.training.checkpoints import CheckpointStore
 from steps.training.lora import merge_adapters
-from steps.training.machine import Machine, read_machine
+from steps.training.machine import Machine, installed, read_machine
 from steps.training.model_size import size_of
 from steps.training.schedules import lr_scale
 from steps.training.verl_checkpoints import NOTE, Note, remove_before, restore, step_directory
@@ -119,6 +118,7 @@ class VerlRun:
         note = Note(
             num_gpus=self.num_gpus,
             sharding=sharding(self.config),
+            sequence_parallel=self.config.verl.sequence_parallel_size,
             seconds=self.seconds,
             curve=self.curve,
         )
@@ -152,7 +152,12 @@ def train_ppo_verl(
         fingerprint=fingerprint,
     )
     run.steps, resume_from, note = restore(
-        checkpoints, fingerprint, work, num_gpus=run.num_gpus, sharding=sharding(config)
+        checkpoints,
+        fingerprint,
+        work,
+        num_gpus=run.num_gpus,
+        sharding=sharding(config),
+        sequence_parallel=config.verl.sequence_parallel_size,
     )
     run.seconds, run.curve = note.seconds, list(note.curve)
     if run.steps < config.ppo.total_steps:
@@ -204,7 +209,7 @@ def prepare(
         agents_file=work / "agents.yaml",
         directory=work / "checkpoints",
         resume_from=resume_from.absolute() if resume_from is not None else None,
-        kernels=kernels(config.verl, has_flash_attn=find_spec("flash_attn") is not None),
+        kernels=kernels(config.verl, has_flash_attn="flash-attn" in installed()),
         head_size=_head_size(settings),
     )
     write_rows(training_rows(config), plan.train_rows)
@@ -255,12 +260,13 @@ def _check(config: Config, model_dir: Path, machine: Machine) -> None:
         raise ConfigError(f"ppo by verl: {lacks}")
     check_model_directory(str(model_dir))
     settings = AutoConfig.from_pretrained(model_dir)
-    check_architecture(settings)
-    config = _fitted(config, settings)
     verl = config.verl
+    check_architecture(settings, sharing=verl.sequence_parallel_size)
+    config = _fitted(config, settings)
     tokens = verl.max_tokens_per_gpu
     if not verl.dynamic_batches:
         tokens = verl.micro_batch_size_per_gpu * config.sampling.max_model_len
+        tokens = -(-tokens // verl.sequence_parallel_size)
     check_ppo(config, machine, size_of(model_dir), tokens=tokens)
     check_world(config.env.id, config.env.kwargs, environment(Path(os.devnull)))
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from steps.training.batch_order import batch_rows, epoch_steps, num_steps
 from steps.training.checkpoints import CheckpointStore, save_model
 from steps.training.hub import local_directory
 from steps.training.lora import merge_adapters
-from steps.training.machine import Machine, read_machine
+from steps.training.machine import Machine, installed, read_machine
 from steps.training.model_size import size_of
 from steps.training.probe import run_probe
 from steps.training.tokenization import SFTRow, tokenize_sets
@@ -75,7 +74,9 @@ def train_sft_verl(
     limit = context_length(str(directory), config.sft.max_length)
     rows, held_out, too_long = tokenize_sets(train, validation, tokenizer, config.sft, limit=limit)
     plan = _plan(config, rows, held_out, directory, out_dir / "work")
-    check_architecture(AutoConfig.from_pretrained(directory))
+    check_architecture(
+        AutoConfig.from_pretrained(directory), sharing=config.verl.sequence_parallel_size
+    )
     check_sft(
         config,
         machine or read_machine(),
@@ -102,12 +103,12 @@ def train_sft_verl(
 
 def largest_micro_batch(config: Config, plan: SFTPlan) -> int:
     """Tokens that one GPU may hold at once."""
-    section = config.verl
-    share = plan.batch_size // (plan.num_gpus // section.sequence_parallel_size)
-    if section.dynamic_batches:
-        return min(section.max_tokens_per_gpu, share * plan.max_length)
-    per_gpu = min(section.micro_batch_size_per_gpu, share) * plan.max_length
-    return per_gpu // section.sequence_parallel_size
+    section, sharing = config.verl, config.verl.sequence_parallel_size
+    rows = plan.batch_size // (plan.num_gpus // sharing)
+    if not section.dynamic_batches:
+        rows = min(section.micro_batch_size_per_gpu, rows)
+    tokens = -(-rows * plan.max_length // sharing)
+    return min(section.max_tokens_per_gpu, tokens) if section.dynamic_batches else tokens
 
 
 def _plan(
@@ -130,7 +131,8 @@ def _plan(
     if verl.dynamic_batches and longest > room:
         raise ConfigError(
             f"the longest finetuning row has {longest} tokens, and a micro-batch holds {room}: "
-            f"set verl.max_tokens_per_gpu={longest} or more, or lower sft.max_length."
+            f"set verl.max_tokens_per_gpu={-(-longest // verl.sequence_parallel_size)} or more, or "
+            "lower sft.max_length."
         )
     each_epoch = epoch_steps(section, len(rows)) if section.max_steps == 0 else 0
     eval_every = (section.eval_every or each_epoch) if held_out else 0
@@ -147,7 +149,7 @@ def _plan(
         eval_every=eval_every,
         save_every=eval_every if wants_best else section.save_every,
         num_gpus=verl.n_gpus_per_node,
-        kernels=kernels(verl, has_flash_attn=find_spec("flash_attn") is not None),
+        kernels=kernels(verl, has_flash_attn="flash-attn" in installed()),
     )
 
 
@@ -196,7 +198,12 @@ def _train(
     """Run verl to its last step, its checkpoints carried to the store."""
     work_dir, log = plan.directory.parent, out_dir / LOG_FILE
     begun_at, resume_from, note = restore(
-        checkpoints, fingerprint, work_dir, num_gpus=plan.num_gpus, sharding=sharding(config)
+        checkpoints,
+        fingerprint,
+        work_dir,
+        num_gpus=plan.num_gpus,
+        sharding=sharding(config),
+        sequence_parallel=config.verl.sequence_parallel_size,
     )
     progress = Progress(
         curve=list(note.curve),
@@ -252,6 +259,7 @@ def _keeper(
         note=lambda step: Note(
             num_gpus=plan.num_gpus,
             sharding=sharding(config),
+            sequence_parallel=config.verl.sequence_parallel_size,
             seconds=progress.seconds,
             curve=[row for row in progress.curve if row["step"] <= step],
         ),

@@ -2,8 +2,9 @@
 
 verl writes `global_step_<n>` and then, last and in one move, the file that names n. A finished one
 is copied to the store and removed here, so that at most two lie on the disk; beside its files goes
-`spa.json`, which says how many GPUs wrote it, and by which sharding (its tensors are cut for that,
-and verl would fail on them after minutes), and what the training had done. The weights in Hugging
+`spa.json`, which says how many GPUs wrote it, by which sharding (its tensors are cut for that, and
+verl would fail on them after minutes) and how many of them shared a sequence (that is whose place
+in the data it names), and what the training had done. The weights in Hugging
 Face format, which verl writes with each, stay out, but for the best step's: only a stage's model is
 read.
 
@@ -33,6 +34,7 @@ class Note:
     num_gpus: int
     sharding: str = ""
     """fsdp or fsdp2; empty in those of before it was written."""
+    sequence_parallel: int = 1
     seconds: float = 0.0
     """Of training, up to here."""
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -58,11 +60,12 @@ def restore(
     *,
     num_gpus: int,
     sharding: str,
+    sequence_parallel: int = 1,
 ) -> tuple[int, Path | None, Note]:
     """The step to go on from, its directory under a name that verl reads, and its note.
 
     Step 0 and None where there is no checkpoint. Raises `CheckpointError` where it was written by
-    another number of GPUs, or by another sharding.
+    another number of GPUs, or where they share sequences or weights otherwise.
     """
     found = checkpoints.newest(fingerprint)
     if found is None:
@@ -80,6 +83,13 @@ def restore(
             f"the checkpoint of step {step} was written by {note.sharding}, and {sharding} trains "
             f"now: go on with verl.strategy={note.sharding}, or start over with --cache refresh. "
             f"It lies in {directory}."
+        )
+    if note.sequence_parallel != sequence_parallel:
+        raise CheckpointError(
+            f"the checkpoint of step {step} was written by GPUs of which {note.sequence_parallel} "
+            f"shared a sequence, and {sequence_parallel} do now: go on with "
+            f"verl.sequence_parallel_size={note.sequence_parallel}, or start over with --cache "
+            f"refresh. It lies in {directory}."
         )
     named = step_directory(work_dir / "resume", step)
     named.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from conf.schema import Config
 from steps.errors import ConfigError, EnvironmentIdError
@@ -172,13 +173,29 @@ def check_cluster(address: str) -> None:
         ) from error
 
 
-def check_architecture(model_config: object) -> None:
-    """Raise for a transformers configuration that verl's FSDP engine can't train."""
+def check_architecture(model_config: Any, *, sharing: int = 1) -> None:
+    """Raise for a transformers configuration that verl's FSDP engine can't train, or not with
+    `sharing` GPUs a sequence (Ulysses), of which each has whole heads.
+    """
     if not hasattr(model_config, "num_key_value_heads"):
         raise ConfigError(
             f"verl can't train a {getattr(model_config, 'model_type', 'model')}, whose "
             "configuration has no num_key_value_heads: take a model such as Qwen2 or Llama, or set "
             "sft.backend=local ppo.backend=local."
+        )
+    if sharing == 1:
+        return
+    heads, kv_heads = model_config.num_attention_heads, model_config.num_key_value_heads
+    fit = [
+        size
+        for size in range(1, heads + 1)
+        # Heads of keys and values are given out, or each to several GPUs.
+        if heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)
+    ]
+    if sharing not in fit:
+        raise ConfigError(
+            f"verl.sequence_parallel_size={sharing} can't share out the model's {heads} attention "
+            f"heads, {kv_heads} of keys and values: set it to one of {fit}."
         )
 
 

@@ -167,6 +167,26 @@ def test_a_checkpoint_of_other_gpus_ends_it_before_it_starts(
     assert not (tmp_path / "two" / "verl_sft.log").exists()
 
 
+def test_sequences_that_gpus_cannot_share_are_refused_before_it_starts(
+    fake: Any, llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings()
+    config.verl.n_gpus_per_node = config.verl.sequence_parallel_size = 2
+    with pytest.raises(ConfigError, match="sequence_parallel_size is 2: it needs flash-attn"):
+        finetune(config, llama, tmp_path)
+    monkeypatch.setattr(sft_verl, "installed", lambda: {"flash-attn": "2.8.3"})
+    assert finetune(config, llama, tmp_path / "shared")["steps"] == 50
+    config.verl.max_tokens_per_gpu = 3
+    words = r"has 8 tokens, and a micro-batch holds 6: set verl\.max_tokens_per_gpu=4 or more"
+    with pytest.raises(ConfigError, match=words):
+        finetune(config, llama, tmp_path)
+    config = settings()
+    config.verl.n_gpus_per_node = config.verl.sequence_parallel_size = 4
+    with pytest.raises(ConfigError, match="can't share out the model's 2 attention heads, 2 of"):
+        finetune(config, llama, tmp_path)
+    assert not (tmp_path / "verl_sft.log").exists()
+
+
 def test_what_cannot_be_trained_is_refused_before_it_starts(
     fake: Any, llama: str, tmp_path: Path
 ) -> None:
@@ -194,6 +214,13 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
         ({"max_tokens_per_gpu": 100_000}, 16 * 1871),
         ({"dynamic_batches": False}, 8 * 1871),
         ({"dynamic_batches": False, "n_gpus_per_node": 4}, 4 * 1871),
+        # Eight GPUs of which four share each sequence: 16 rows on two ranks.
+        ({"n_gpus_per_node": 8, "sequence_parallel_size": 4}, 8 * 1871 // 4),
+        ({"max_tokens_per_gpu": 900, "n_gpus_per_node": 8, "sequence_parallel_size": 4}, 900),
+        (
+            {"dynamic_batches": False, "n_gpus_per_node": 8, "sequence_parallel_size": 4},
+            8 * 1871 // 4,
+        ),
     ],
 )
 def test_the_largest_micro_batch(verl: dict[str, Any], tokens: int) -> None:

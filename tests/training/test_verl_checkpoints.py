@@ -88,6 +88,9 @@ def test_a_checkpoint_that_is_cut_otherwise_is_refused(tmp_path: Path) -> None:
         restore(store, "f", tmp_path / "work", num_gpus=4, sharding="fsdp")
     with pytest.raises(CheckpointError, match="written by fsdp, and fsdp2 trains now: go on with"):
         restore(store, "f", tmp_path / "work", num_gpus=2, sharding="fsdp2")
+    shared = {"num_gpus": 2, "sharding": "fsdp", "sequence_parallel": 2}
+    with pytest.raises(CheckpointError, match="GPUs of which 1 shared a sequence, and 2 do"):
+        restore(store, "f", tmp_path / "work", **shared)
 
 
 def test_a_checkpoint_that_names_no_sharding_is_taken_up(tmp_path: Path) -> None:

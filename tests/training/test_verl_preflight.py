@@ -257,6 +257,24 @@ def test_a_gpt2_is_refused_and_a_llama_isnt() -> None:
 
 
 @pytest.mark.parametrize(
+    ("heads", "kv_heads", "sizes"),
+    [(4, 2, [2, 4]), (12, 4, [2, 4, 12]), (14, 2, [2, 14]), (9, 3, [3, 9]), (6, 6, [2, 3, 6])],
+)
+def test_gpus_that_share_a_sequence_have_whole_heads(
+    heads: int, kv_heads: int, sizes: list[int]
+) -> None:
+    """As verl's `apply_monkey_patch` asserts minutes later."""
+    model = SimpleNamespace(num_attention_heads=heads, num_key_value_heads=kv_heads)
+    for sharing in range(2, 16):
+        if sharing in sizes:
+            check_architecture(model, sharing=sharing)
+            continue
+        words = f"sequence_parallel_size={sharing} can't share out the model's {heads} attention"
+        with pytest.raises(ConfigError, match=words):
+            check_architecture(model, sharing=sharing)
+
+
+@pytest.mark.parametrize(
     ("visible", "count"), [(None, 2), ("0", 1), ("0,1,2", 2), ("", 0), ("-1", 0), ("GPU-uuid", 1)]
 )
 def test_gpus_are_guessed_by_device_files(visible: str | None, count: int, tmp_path: Path) -> None:
