@@ -84,7 +84,10 @@ def infer(worker: Any, batch: Any, *, entropies: bool) -> Any:
 
 
 def update(worker: Any, batch: Any, section: Any, size: int, *, entropies: bool) -> dict[str, Any]:
-    """One update in minibatches of `size` sequences; verl's metrics."""
+    """One update in minibatches of `size` sequences; verl's metrics.
+
+    Empty but in the first of the processes that share sequences (Ulysses).
+    """
     from verl.utils import tensordict_utils as tu
 
     tu.assign_non_tensor(
@@ -96,8 +99,8 @@ def update(worker: Any, batch: Any, section: Any, size: int, *, entropies: bool)
         dataloader_kwargs={"shuffle": False},
         calculate_entropy=entropies,
     )
-    metrics: dict[str, Any] = worker.train_mini_batch(batch)["metrics"]
-    return metrics
+    found = worker.train_mini_batch(batch)
+    return {} if found is None else dict(found["metrics"])
 
 
 def nested(rows: list[Any]) -> torch.Tensor:

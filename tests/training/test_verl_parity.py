@@ -287,9 +287,14 @@ def test_the_models_log_probabilities_are_the_sampled_ones(
 
 
 def test_verls_engines_do_what_the_local_backend_does(tmp_path: Path) -> None:
+    compare_engines(tmp_path)
+
+
+def compare_engines(tmp_path: Path, *, processes: int = 1, **verl: Any) -> None:
     """Two passes of FSDP2 in float32, actor and critic, from the same weights."""
     model_dir = small_llama(tmp_path / "model")
-    config = verl_parity.config_of(model_dir, strategy="fsdp2", max_tokens_per_gpu=4096)
+    section = {"strategy": "fsdp2", "max_tokens_per_gpu": 4096, "n_gpus_per_node": processes}
+    config = verl_parity.config_of(model_dir, **section | verl)
     config = replace(
         config,
         device="cpu",
@@ -302,8 +307,10 @@ def test_verls_engines_do_what_the_local_backend_does(tmp_path: Path) -> None:
     learner = build_learner(Peers(), config, str(model_dir), "")
     write_trajectories(dump / "step_1.parquet", play(learner, num_groups=2))
     run_file = ppo_verl.prepare(config, model_dir=str(model_dir), work=tmp_path / "work")
+    torchrun = ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "-m"]
+    program = [*torchrun[: 0 if processes == 1 else None], "tests.training.verl_ppo_cpu"]
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.training.verl_ppo_cpu", str(run_file), str(dump)],
+        [sys.executable, "-m", *program, str(run_file), str(dump)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -313,7 +320,8 @@ def test_verls_engines_do_what_the_local_backend_does(tmp_path: Path) -> None:
     told = json.loads((dump / "metrics.json").read_text())
     point = {"actor/loss": told["actor/pg_loss"], "critic/loss": told["critic/vf_loss"]}
     assert abs(point["actor/loss"]) > 0.01  # the second pass has moved
-    verl_parity.compare(config, str(model_dir), dump, point)
+    metrics = verl_parity.compare(config, str(model_dir), dump, point)
+    assert told["grad_norm"] == pytest.approx(metrics["actor/grad_norm"], rel=1e-5)
 
 
 def test_vllm_is_handed_merged_adapters_and_the_model_keeps_its_own(tmp_path: Path) -> None:

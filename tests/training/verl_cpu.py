@@ -8,6 +8,7 @@ is told to take it. FSDP 1 moves what it wraps to a GPU; `verl.strategy` must be
 from __future__ import annotations
 
 import os
+import sys
 import types
 from typing import Any
 
@@ -16,6 +17,7 @@ from verl.plugin.platform import platform_manager
 from verl.plugin.platform.platform_cuda import PlatformCUDA
 
 from steps.training import verl_hooks, verl_sft_validation
+from tests.training import flash_on_cpu
 
 
 class CPUModule(types.ModuleType):
@@ -74,6 +76,7 @@ def init_process_group(timeout_second: int = 0) -> tuple[int, int, int]:
 
 def main() -> None:
     verl_hooks.install()
+    flash_on_cpu.install(sys.argv)
     platform_manager.PlatformRegistry.register(platform="cpu")(PlatformCPU)
     platform_manager.set_platform(PlatformCPU())
     from verl.utils import distributed

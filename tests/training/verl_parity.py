@@ -89,8 +89,10 @@ def config_of(model_dir: Path, **verl: Any) -> Config:
     return replace(config, verl=section)
 
 
-def compare(config: Config, model_dir: str, dump: Path, point: dict[str, float]) -> None:
-    """The first step's batch through the local backend."""
+def compare(
+    config: Config, model_dir: str, dump: Path, point: dict[str, float]
+) -> dict[str, float]:
+    """The first step's batch through the local backend, and its metrics."""
     found: dict[str, list[torch.Tensor]] = torch.load(dump / "step_1.pt", weights_only=True)
     trajectories = read_trajectories(dump / "step_1.parquet")
     learner = build_learner(Peers(), config, model_dir, "")
@@ -137,3 +139,4 @@ def compare(config: Config, model_dir: str, dump: Path, point: dict[str, float])
     assert correlation > 0.999
     assert abs(point["actor/loss"] - metrics["actor/loss"]) < 1e-3
     assert abs(point["critic/loss"] - metrics["critic/loss"]) < 1e-3
+    return metrics

@@ -2,7 +2,9 @@
 """One PPO update by verl's own engines and losses, on a CPU process: `python -m ... RUN.json DUMP`.
 
 Reads the episodes of `DUMP/step_1.parquet`; leaves the tensors of `verl_dump` beside it, and the
-metrics of the update in `metrics.json`. `verl.strategy` must be fsdp2 (`verl_cpu`).
+metrics of the update in `metrics.json`. `verl.strategy` must be fsdp2 (`verl_cpu`). Processes of
+torchrun must share each sequence (`verl.sequence_parallel_size`): all of them hold the whole batch,
+and the first one has the numbers.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from steps.training import verl_columns, verl_hooks
 from steps.training.verl_advantages import estimators
 from steps.training.verl_driver import compose
 from steps.training.verl_episode import TrainedSequence, sequences
+from tests.training import flash_on_cpu
 from tests.training.verl_dump import FIELDS
 
 
@@ -50,7 +53,9 @@ def infer(made: Any, parts: list[TrainedSequence], name: str) -> torch.Tensor:
     batch = batch_of(parts)
     read = batch.select(*verl_columns.MODEL, "temperature")
     output = update.infer(made, read, entropies=False)
-    return response_from_nested(output[name], batch["response_mask"])
+    found = [None if output is None else response_from_nested(output[name], batch["response_mask"])]
+    torch.distributed.broadcast_object_list(found)
+    return found[0]
 
 
 def updated(made: Any, batch: Any, section: Any, size: int) -> dict[str, float]:
@@ -71,18 +76,22 @@ def register_engines() -> None:
 
 
 def start(dump: Path) -> None:
-    """This process as the only rank."""
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{dump / 'rendezvous'}", rank=0, world_size=1
-    )
-    os.environ["MASTER_PORT"] = "0"
+    """This process as the only rank, or as torchrun's."""
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+    else:
+        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{dump / 'rendezvous'}", rank=0, world_size=1
+        )
+        os.environ["MASTER_PORT"] = "0"
     register_engines()
 
 
 def main(run_file: Path, dump: Path) -> None:
     start(dump)
     run = json.loads(run_file.read_text())
+    flash_on_cpu.install(run["overrides"])
     settings, config = from_plain(run["config"]), compose(run["overrides"])
     episodes = read_trajectories(dump / "step_1.parquet")
     parts = [sequences(each, settings.ppo, history="full")[0] for each in episodes]
@@ -113,6 +122,8 @@ def main(run_file: Path, dump: Path) -> None:
         config.actor_rollout_ref.actor,
         len(parts),
     )
+    if torch.distributed.get_rank() > 0:
+        return
     (dump / "metrics.json").write_text(json.dumps(told))
     columns = {
         "prompts": batch["prompts"],
