@@ -1,11 +1,12 @@
 """PPO by verl on GPUs: the chain of stages, a kill and what follows, both backends on one batch.
 
 A Llama of two million random weights plays FrozenLake; it starts in the time that verl takes, about
-two minutes each. `-k one_gpu` needs one GPU, `-k two_gpus` two.
+two minutes each. `-k one_gpu` needs one GPU, `-k two_gpus` two; `-k flash` needs flash-attn, too.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from steps.storage import read_trajectories
 from steps.tracking import NullTracker
 from steps.training import ppo_verl, teacher_forced
 from steps.training.checkpoints import DirectoryCheckpoints
+from steps.training.machine import installed
 from steps.training.probe import forced_rows
 from steps.training.verl_common import ROOT
 from steps.workers import Peers
@@ -33,6 +35,7 @@ from tests.training.toys import BreakingOff, PowerCutError
 from tests.training.verl_parity import NUM_STEPS, compare, config_of, small_llama
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(560)]
+FLASH = pytest.mark.skipif("flash-attn" not in installed(), reason="flash-attn isn't installed")
 CUT_AT = 2
 
 
@@ -161,6 +164,47 @@ def test_two_gpus_as_two_hosts_of_a_ray_cluster(
     kept = DirectoryCheckpoints(tmp_path / "kept").newest(result["fingerprint"])
     assert kept is not None
     assert len(list((kept[1] / "actor").glob("model_world_size_2_rank_*.pt"))) == 2
+
+
+def learn_by_flash(directory: Path, *, gpus: int) -> None:
+    """Two steps in bfloat16 on packed rows, each sequence shared by all GPUs.
+
+    vLLM's numbers of what it sampled are the trainer's: packed rows don't see each other, and
+    weights of the second step are those of the first's update. Heads are 64 wide.
+    """
+    model_dir = small_llama(directory / "initial")
+    config = config_of(
+        model_dir, dtype="bfloat16", n_gpus_per_node=gpus, sequence_parallel_size=gpus
+    )
+    ppo = replace(config.ppo, total_steps=2, probe_every=0, kl_coef=0.01, entropy_coef=0.01)
+    result = ppo_train(
+        replace(config, ppo=ppo),
+        model_dir=str(model_dir),
+        out_dir=directory / "ppo",
+        checkpoints=DirectoryCheckpoints(directory / "kept"),
+        tracker=NullTracker(),
+    )
+    told = json.loads((directory / "ppo" / "work" / ppo_verl.RUN_FILE).read_text())["overrides"]
+    for model in ("actor_rollout_ref.model", "critic.model"):
+        assert f"{model}.use_remove_padding=True" in told
+    first, second = result["curve"]
+    for point in (first, second):
+        assert point["rollout/probability_correlation"] > 0.99
+    assert 0 <= first["actor/reference_kl"] < 0.05
+    before = load_model(str(model_dir)).state_dict()
+    after = load_model(result["model"]).state_dict()
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+@FLASH
+def test_one_gpu_packs_sequences_by_flash_attention(tmp_path: Path) -> None:
+    learn_by_flash(tmp_path, gpus=1)
+
+
+@FLASH
+def test_two_gpus_share_each_sequence_by_flash_attention(tmp_path: Path) -> None:
+    learn_by_flash(tmp_path, gpus=2)
 
 
 @pytest.mark.parametrize("history", ["single_turn"])

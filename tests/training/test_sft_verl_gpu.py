@@ -1,6 +1,7 @@
-"""Finetuning by verl on real GPUs, with random models: no network, no flash-attn.
+"""Finetuning by verl on real GPUs, with random models: no network.
 
-`pytest -m gpu tests/training/test_sft_verl_gpu.py`, where the gpu extra is installed.
+`pytest -m gpu tests/training/test_sft_verl_gpu.py`, where the gpu extra is installed; `-k flash` is
+what needs flash-attn besides.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from steps.selfplay_generate import selfplay_generate
 from steps.sft_train import sft_train
 from steps.tracking import NullTracker
 from steps.training.checkpoints import DirectoryCheckpoints
+from steps.training.machine import installed
 from tests.training.llamas import untrained_llama
 from tests.training.test_sft_verl_cpu import (
     finetune,
@@ -37,6 +39,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+FLASH = pytest.mark.skipif("flash-attn" not in installed(), reason="flash-attn isn't installed")
+PATCHED = "Monkey patch _flash_attention_forward in transformers.integrations.flash_attention"
+"""What verl says where rows are packed."""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +147,34 @@ def test_adapters_are_trained_and_folded_into_the_model(llama: str, tmp_path: Pa
     losses = held_out_losses(config, found["model"])
     assert {key: last[key] for key in losses} == pytest.approx(losses, rel=3e-2)
     assert last["sft/loss"] < 0.9 * found["curve"][0]["sft/loss"]
+
+
+def follow_by_flash(config: Config, work: Path) -> None:
+    """With heads of a width that the kernels have."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    source = untrained_llama(work / "llama", **heads)
+    found = finetune(config, source, work, machine=None)
+    wanted, last = local_losses(config, source, work / "local")
+    assert losses_of(work) == pytest.approx(wanted, rel=3e-2, abs=1e-3)
+    key = "sft/validation_loss"
+    assert found["curve"][-1][key] == pytest.approx(last[key], rel=3e-2)
+    assert PATCHED in (work / "verl_sft.log").read_text()
+
+
+@FLASH
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp2"])
+def test_losses_by_flash_attention_follow_the_local_backends(strategy: str, tmp_path: Path) -> None:
+    """Rows are packed into one sequence."""
+    follow_by_flash(on_gpu(strategy=strategy), tmp_path)
+
+
+@FLASH
+@TWO_GPUS
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp2"])
+def test_two_gpus_share_each_sequence_by_flash_attention(strategy: str, tmp_path: Path) -> None:
+    config = on_gpu(gpus=2, strategy=strategy)
+    config.verl.sequence_parallel_size = 2
+    follow_by_flash(config, tmp_path)
 
 
 @TWO_GPUS

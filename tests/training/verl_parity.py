@@ -77,16 +77,14 @@ def config_of(model_dir: Path, **verl: Any) -> Config:
             "evaluation.teacher_forced_puzzles=8",
         ],
     )
-    section = replace(
-        config.verl,
-        gpu_memory_utilization=0.3,
-        enforce_eager=True,
-        agent_workers=2,
-        logprobs_every=1,
-        dtype="float32",
-        **verl,
-    )
-    return replace(config, verl=section)
+    section = {
+        "gpu_memory_utilization": 0.3,
+        "enforce_eager": True,
+        "agent_workers": 2,
+        "logprobs_every": 1,
+        "dtype": "float32",
+    }
+    return replace(config, verl=replace(config.verl, **section | verl))
 
 
 def compare(
