@@ -57,6 +57,11 @@ def _uneven(config: Config) -> str:
             f"ppo.minibatch_size={ppo.minibatch_size} is more than the {episodes} episodes of a "
             "step; lower it."
         )
+    if not verl.dynamic_batches and episodes % num_gpus:  # of GPUs, whatever they share
+        return (
+            f"without verl.dynamic_batches the {episodes} episodes of a step must be a multiple of "
+            f"its {num_gpus} GPUs; change ppo.env_groups, or set verl.dynamic_batches=true."
+        )
     room = verl.max_tokens_per_gpu * verl.sequence_parallel_size
     if verl.dynamic_batches and room < config.sampling.max_model_len:
         return (

@@ -176,6 +176,17 @@ def test_the_best_may_be_kept_where_each_probe_has_its_checkpoint() -> None:
         ({"n_gpus_per_node": 4, "tensor_parallel_size": 3}, "doesn't divide its 4 GPUs"),
         ({"n_gpus_per_node": 3}, r"number of ranks \(3\)"),
         ({"max_tokens_per_gpu": 1000}, "can't hold a sequence"),
+        ({"n_gpus_per_node": 4, "sequence_parallel_size": 3}, "doesn't divide its 4 GPUs"),
+        ({"n_gpus_per_node": 6, "sequence_parallel_size": 3}, "^$"),
+        ({"max_tokens_per_gpu": 1800, "n_gpus_per_node": 2}, "of 1800 tokens .* can't hold"),
+        (
+            {"max_tokens_per_gpu": 1800, "n_gpus_per_node": 2, "sequence_parallel_size": 2},
+            "^$",
+        ),
+        (
+            {"dynamic_batches": False, "n_gpus_per_node": 6, "sequence_parallel_size": 3},
+            "256 episodes of a step must be a multiple of its 6 GPUs",
+        ),
         ({"nnodes": 2}, "nnodes=2 needs a Ray cluster .*verl.ray_address"),
         ({"nnodes": 2, "ray_address": "auto"}, "^$"),
     ],
