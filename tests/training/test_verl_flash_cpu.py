@@ -71,6 +71,15 @@ def test_losses_of_packed_rows_are_those_of_the_local_backend(
     assert PATCHED in (tmp_path / "verl_sft.log").read_text()
 
 
+def test_padded_rows_give_the_same_losses(llama: str, tmp_path: Path) -> None:
+    config = settings()
+    config.verl.remove_padding = "never"
+    finetune(config, llama, tmp_path)
+    wanted, _ = local_losses(config, llama, tmp_path / "local")
+    assert losses_of(tmp_path) == pytest.approx(wanted, rel=1e-4)
+    assert PATCHED not in (tmp_path / "verl_sft.log").read_text()
+
+
 def test_processes_that_share_sequences_go_on_where_they_were_cut_off(
     llama: str, tmp_path: Path
 ) -> None:
