@@ -53,7 +53,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
         (2, 2, 16384),
         # A row or two a micro-batch, and nothing to learn in the first process's share; a head of
         # keys and values serves two processes.
-        (4, 4, 3),
+        (4, 4, 4),
     ],
 )
 def test_losses_of_packed_rows_are_those_of_the_local_backend(
@@ -66,8 +66,8 @@ def test_losses_of_packed_rows_are_those_of_the_local_backend(
     wanted, last = local_losses(config, llama, tmp_path / "local")
     assert losses_of(tmp_path) == pytest.approx(wanted, rel=1e-4)
     assert wanted[-1] < 0.6 * wanted[0]
-    for key in ("sft/validation_loss", "sft/validation_loss_answer", "sft/lr"):
-        assert found["curve"][-1][key] == pytest.approx(last[key], rel=1e-4)
+    told = {key: value for key, value in last.items() if "validation" in key or key == "sft/lr"}
+    assert {key: found["curve"][-1][key] for key in told} == pytest.approx(told, rel=1e-4)
     assert PATCHED in (tmp_path / "verl_sft.log").read_text()
 
 
