@@ -1,3 +1,4 @@
+# ruff: noqa: E402 (Ray may be missing)
 """A Ray cluster that stands before the training: the driver joins it, or says why it can't.
 
 Needs Ray and verl, no GPU: `make verl`.
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("ray")
+pytestmark = pytest.mark.verl
+
 from steps.training.verl_common import ROOT
 from steps.training.verl_driver import cannot_join
 from tests.training.ray_hosts import ray_cluster
 
-pytestmark = pytest.mark.verl
 JOIN = """
 import json, os, sys
 from steps.training.verl_driver import start_ray
