@@ -189,10 +189,19 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "steps.training.verl_watch",
     ),
     "triton": ("steps.training.logits_kernels",),
-    "tensordict": ("steps.training.verl_head", "steps.training.verl_trainer"),
-    "transfer_queue": ("steps.training.verl_queue", "steps.training.verl_trainer"),
+    "tensordict": (
+        "steps.training.verl_groups",
+        "steps.training.verl_head",
+        "steps.training.verl_trainer",
+    ),
+    "transfer_queue": (
+        "steps.training.verl_groups",
+        "steps.training.verl_queue",
+        "steps.training.verl_trainer",
+    ),
     "verl": (
         "steps.training.verl_agent_loop",
+        "steps.training.verl_groups",
         "steps.training.verl_head",
         "steps.training.verl_judge",
         "steps.training.verl_router",

@@ -10,6 +10,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +60,18 @@ def finetuned(config: Config, directory: Path) -> str:
         **stage,
     )
     return str(result["model"])
+
+
+def trained(config: Config, model_dir: Path, directory: Path) -> dict[str, Any]:
+    """PPO from a model; its checkpoints are in `kept`."""
+    result: dict[str, Any] = ppo_train(
+        config,
+        model_dir=str(model_dir),
+        out_dir=directory / "ppo",
+        checkpoints=DirectoryCheckpoints(directory / "kept"),
+        tracker=NullTracker(),
+    )
+    return result
 
 
 def test_one_gpu_chain_kill_resume_and_parity(
@@ -117,13 +130,7 @@ def test_two_gpus_shard_the_trainer_and_share_the_rollout(tmp_path: Path) -> Non
     model_dir = small_llama(tmp_path / "initial")
     config = config_of(model_dir, n_gpus_per_node=2, tensor_parallel_size=2)
     config = replace(config, ppo=replace(config.ppo, total_steps=2, probe_every=0))
-    result = ppo_train(
-        config,
-        model_dir=str(model_dir),
-        out_dir=tmp_path / "ppo",
-        checkpoints=DirectoryCheckpoints(tmp_path / "kept"),
-        tracker=NullTracker(),
-    )
+    result = trained(config, model_dir, tmp_path)
     assert result["processes"] == 2
     assert [point["step"] for point in result["curve"]] == [1, 2]
     for point in result["curve"]:
@@ -152,13 +159,7 @@ def test_two_gpus_as_two_hosts_of_a_ray_cluster(
     config = replace(config, ppo=replace(config.ppo, total_steps=2, probe_every=0))
     with ray_cluster(2, tmp_path, cpus=8, gpus=1) as address:
         config = replace(config, verl=replace(config.verl, ray_address=address))
-        result = ppo_train(
-            config,
-            model_dir=str(model_dir),
-            out_dir=tmp_path / "ppo",
-            checkpoints=DirectoryCheckpoints(tmp_path / "kept"),
-            tracker=NullTracker(),
-        )
+        result = trained(config, model_dir, tmp_path)
     assert result["processes"] == 2
     assert [point["step"] for point in result["curve"]] == [1, 2]
     assert all(point["rollout/probability_correlation"] > 0.999 for point in result["curve"])
@@ -178,13 +179,7 @@ def learn_by_flash(directory: Path, *, gpus: int) -> None:
         model_dir, dtype="bfloat16", n_gpus_per_node=gpus, sequence_parallel_size=gpus
     )
     ppo = replace(config.ppo, total_steps=2, probe_every=0, kl_coef=0.01, entropy_coef=0.01)
-    result = ppo_train(
-        replace(config, ppo=ppo),
-        model_dir=str(model_dir),
-        out_dir=directory / "ppo",
-        checkpoints=DirectoryCheckpoints(directory / "kept"),
-        tracker=NullTracker(),
-    )
+    result = trained(replace(config, ppo=ppo), model_dir, directory)
     assert PATCHED in (directory / "ppo" / ppo_verl.LOG_FILE).read_text()
     first, second = result["curve"]
     for point in (first, second):
@@ -228,13 +223,7 @@ def test_one_gpu_turns_as_rows_and_adapters(tmp_path: Path, history: str) -> Non
             advantage="bi_level",
         ),
     )
-    result = ppo_train(
-        config,
-        model_dir=str(model_dir),
-        out_dir=tmp_path / "ppo",
-        checkpoints=DirectoryCheckpoints(tmp_path / "kept"),
-        tracker=NullTracker(),
-    )
+    result = trained(config, model_dir, tmp_path)
     curve = {point["step"]: point for point in result["curve"] if point["step"] > 0}
     assert list(curve) == [1, 2]
     assert 0 <= curve[1]["actor/reference_kl"] < 0.05

@@ -32,10 +32,11 @@ from steps.errors import StageError
 from steps.settings import training_seed
 from steps.training import ppo_verl, verl_columns, verl_driver, verl_trainer, verl_watch
 from steps.training.verl_advantages import Discounts, episode_advantages
+from steps.training.verl_groups import episodes_of, place_of, session_of
 from steps.training.verl_launch import TrainerError
 from steps.training.verl_router import start_router
 from steps.training.verl_rows import training_rows
-from steps.training.verl_trainer import EarlyManager, SPATrainer, place_of, session_of
+from steps.training.verl_trainer import EarlyManager, SPATrainer
 from steps.training.verl_workers import AgentWorker
 from tests.training.test_verl_advantages import MASK, REWARDS, VALUES, WHOLE
 from tests.training.toys import toy_config, untrained
@@ -299,7 +300,7 @@ def test_only_chosen_groups_are_trained_on(setting: Setting) -> None:
     sums = [float(row.sum()) for row in data["rm_scores"]]
     assert set(sums) <= {0.0, 1.0}
     assert all(float(row[-1]) == total for row, total in zip(data["rm_scores"], sums, strict=True))
-    seeds = [episode.env_seed for episode in verl_trainer._episodes(batch).values()]
+    seeds = [episode.env_seed for episode in episodes_of(batch).values()]
     first = training_seed(trainer.settings, trainer.settings.ppo.base_seed)
     assert all(first <= seed < first + 100 for seed in seeds)
     assert len(set(seeds)) == 2
@@ -344,7 +345,7 @@ def test_each_step_has_its_own_rows_and_a_probe_its_scores(setting: Setting) -> 
     for step in (1, 2):
         trainer.global_steps = step
         batch, _ = setting.play()
-        played = {episode.env_seed for episode in verl_trainer._episodes(batch).values()}
+        played = {episode.env_seed for episode in episodes_of(batch).values()}
         rows = training_rows(trainer.settings)
         assert played <= {row["env_seed"] for row in rows if row["step"] == step - 1}
         seen += played

@@ -13,7 +13,8 @@ import torch
 import transfer_queue as tq
 
 from steps.storage import write_trajectories
-from steps.training.verl_trainer import SPATrainer, _episodes, place_of
+from steps.training.verl_groups import episodes_of, place_of
+from steps.training.verl_trainer import SPATrainer
 
 DIRECTORY = "SPA_TEST_DUMP"
 """Environment variable with the directory."""
@@ -43,7 +44,7 @@ class DumpingTrainer(SPATrainer):
             keys=sorted(keys, key=place_of),
             tags=[{} for _ in keys],
         )
-        episodes = _episodes(real)
+        episodes = episodes_of(real)
         order = [f"{session}_0" for session in episodes]
         data = tq.kv_batch_get(
             keys=order, partition_id=batch.partition_id, select_fields=list(FIELDS)
